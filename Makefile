@@ -1,0 +1,33 @@
+# Two commands do everything: `make demo` and `make test`. Both set up .venv first, and skip that when nothing changed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test unit lint format setup clean
+
+demo: setup
+	$(BIN)/electra demo
+
+test: setup lint
+	$(BIN)/python -m pytest -n 2
+
+unit: setup
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,3 @@
+"""ElectraKit: pretrain ELECTRA text encoders, from raw text to a transformers model."""
+
+__version__ = "0.1.0"
