@@ -1,3 +1,42 @@
-"""ElectraKit: pretrain ELECTRA text encoders, from raw text to a transformers model."""
+"""ElectraKit: pretrain ELECTRA text encoders, from raw text to a transformers model.
+
+import electrakit as ek
+
+ek.train_tokenizer(["corpus/*.txt"], vocab_size=30_522, out="tokenizer")
+ek.prepare(["corpus/*.txt"], tokenizer="tokenizer", length=128, out="shards/mine")
+batch = ek.Batches("shards/mine", batch_size=128)(step=0)
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from electrakit.data.batches import Batches as Batches
+    from electrakit.data.shards import prepare as prepare
+    from electrakit.data.tokenizer import load_tokenizer as load_tokenizer
+    from electrakit.data.tokenizer import train_tokenizer as train_tokenizer
+    from electrakit.doctor import examine as examine
+    from electrakit.errors import UserError as UserError
+
+_HOMES = {
+    "Batches": "electrakit.data.batches",
+    "UserError": "electrakit.errors",
+    "examine": "electrakit.doctor",
+    "load_tokenizer": "electrakit.data.tokenizer",
+    "prepare": "electrakit.data.shards",
+    "train_tokenizer": "electrakit.data.tokenizer",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `electra --help` stays fast."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'electrakit' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

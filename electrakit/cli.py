@@ -1,0 +1,63 @@
+"""The command line: each verb is one call into the Python API."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Annotated, Any
+
+import tyro
+
+from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, TokenizerConfig
+from electrakit.errors import UserError
+
+Verb = (
+    Annotated[DemoConfig, tyro.conf.subcommand("demo")]
+    | Annotated[TokenizerConfig, tyro.conf.subcommand("tokenizer")]
+    | Annotated[PrepareConfig, tyro.conf.subcommand("prepare")]
+    | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one verb. Exit code 0: done; 1: the doctor found something serious; 2: something for the user to mend."""
+    try:
+        config = tyro.cli(
+            Verb,
+            prog="electra",
+            description="Pretrain ELECTRA text encoders: text -> tokenizer -> shards.",
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes, tyro.conf.HelptextFromCommentsOff),
+        )
+        sys.exit(_run(config))
+    except UserError as error:
+        print(f"electra: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("electra: stopped; start the same command again to go on", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of a pipe has gone
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def _run(config: Any) -> int:
+    import electrakit
+
+    settings = {entry.name: getattr(config, entry.name) for entry in fields(config)}
+    if isinstance(config, DemoConfig):
+        from electrakit.demo import demo
+
+        demo(config)
+    elif isinstance(config, TokenizerConfig):
+        electrakit.train_tokenizer(**settings)
+    elif isinstance(config, PrepareConfig):
+        from rich.console import Console
+
+        from electrakit.data.summary import print_summary
+
+        print_summary(electrakit.prepare(**settings), Console(highlight=False))
+    elif isinstance(config, DoctorConfig):
+        from electrakit.doctor import print_findings
+
+        return print_findings(electrakit.examine(**settings))
+    return 0

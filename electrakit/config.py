@@ -1,0 +1,140 @@
+"""The settings of every stage: frozen dataclasses, the same for Python and for the command line."""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from electrakit.errors import UserError
+
+Source = Literal["text", "jsonl", "parquet", "wikipedia", "wikiextractor", "gutenberg", "openwebtext"]
+Splitting = Literal["blank", "file", "line"]
+RowStyle = Literal["full", "official", "crude"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusConfig:
+    """Which text, and how to read it."""
+
+    inputs: Annotated[Positional[tuple[str, ...]], arg(metavar="INPUT [INPUT ...]", help_behavior_hint="(required)")]
+    """Files, folders, globs, - for standard input, hf:NAME_OR_PATH (a dataset), or builtin:python (prose of this Python)."""
+    source: Source | None = None
+    """What the files are. By default recognised by content and name."""
+    documents: Splitting = "blank"
+    """Where a document of plain text ends: at a blank line, at the end of the file, or at the end of each line."""
+    field: str = "text"
+    """The field that holds the text, for .jsonl, .parquet and Hugging Face datasets."""
+    min_words: int = 0
+    """Leave out documents of fewer words."""
+    dedupe: bool = False
+    """Leave out documents that are an exact copy of an earlier one."""
+    limit: int | None = None
+    """Stop after this many documents."""
+    workers: int | None = None
+    """Number of processes; by default one for each core. The output does not depend on it."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inputs, str) or not self.inputs:
+            raise UserError(f"inputs must be a list of files or folders, got {self.inputs!r}; try ['corpus/']")
+        object.__setattr__(self, "inputs", tuple(str(one) for one in self.inputs))
+        if self.min_words < 0:
+            raise UserError(f"--min-words must be 0 or more, got {self.min_words}")
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"--limit must be 1 or more, got {self.limit}; leave it out for no limit")
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"--workers must be 1 or more, got {self.workers}; leave it out to use every core")
+
+    @property
+    def num_workers(self) -> int:
+        if self.workers is not None:
+            return self.workers
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide the result: all but the number of workers and where it is written."""
+        return {name: value for name, value in asdict(self).items() if name not in ("workers", "out")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig(CorpusConfig):
+    """Train a BERT-style WordPiece tokenizer: the same corpus gives the same bytes, always."""
+
+    out: Path
+    """Folder to write: tokenizer.json, tokenizer_config.json and vocab.txt."""
+    vocab_size: int = 30_522
+    """Number of entries, the five special tokens included."""
+    cased: bool = False
+    """Keep capital letters. By default everything is lower-cased."""
+    keep_accents: bool = False
+    """Keep accents. By default they are stripped when the tokenizer is lower-case, and kept when it is cased."""
+    min_frequency: int = 2
+    """A piece enters the vocabulary only if it occurs this often."""
+    max_alphabet: int = 1000
+    """Number of different characters kept; rarer ones become [UNK]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "out", Path(self.out))
+        if self.vocab_size < 100:
+            raise UserError(f"--vocab-size must be 100 or more, got {self.vocab_size}; 8000 to 50000 is usual")
+        if self.min_frequency < 1:
+            raise UserError(f"--min-frequency must be 1 or more, got {self.min_frequency}")
+        if self.max_alphabet < 1:
+            raise UserError(f"--max-alphabet must be 1 or more, got {self.max_alphabet}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig(CorpusConfig):
+    """Turn text into shards: files of token ids that training reads at full speed."""
+
+    tokenizer: str
+    """A folder, a tokenizer.json, a vocab.txt, or a name on the Hugging Face hub."""
+    out: Path
+    """Folder to write. A started one is gone on with, a finished one is left as it is."""
+    length: int = 128
+    """Tokens in a row, [CLS] and [SEP] included: 8 to 8192."""
+    rows: RowStyle = "full"
+    """`full` loses no token; `official` is the builder of google-research/electra; `crude` puts two half rows together."""
+    valid: float = 0.01
+    """Share of the documents for validation, chosen by a hash of their content."""
+    test: float = 0.0
+    """Share of the documents for testing, chosen the same way."""
+    seed: int = 0
+    """Decides where rows are cut into two segments, and which are short."""
+    shard_mb: int = 256
+    """Size of a shard file at the most, in MB."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "out", Path(self.out))
+        object.__setattr__(self, "tokenizer", str(self.tokenizer))
+        if not 8 <= self.length <= 8192:
+            raise UserError(f"--length must be from 8 to 8192, got {self.length}")
+        if self.valid < 0 or self.test < 0 or self.valid + self.test >= 1:
+            raise UserError(
+                f"--valid and --test are shares from 0 to 1 that leave something to train on, got {self.valid} and {self.test}"
+            )
+        if self.shard_mb < 1:
+            raise UserError(f"--shard-mb must be 1 or more, got {self.shard_mb}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig(CorpusConfig):
+    """Look for what ruins training runs, in a corpus or in a folder of shards, and say what to do about it."""
+
+    tokenizer: str | None = None
+    """Also check how a tokenizer fits the corpus: a folder, a tokenizer.json, a vocab.txt or a hub name."""
+    max_mb: int = 64
+    """How much of the text or of the shards to look at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig:
+    """The whole walk in minutes, offline, on a CPU: builtin text to tokenizer to shards."""
+
+    out: Path = Path("demo")
+    """Folder to write."""
+    workers: int | None = None
+    """Number of processes; by default one for each core."""

@@ -1,0 +1,108 @@
+"""A corpus in, what was made of its documents out: reads all sources with all workers, in order, with a progress bar."""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from electrakit.config import CorpusConfig
+from electrakit.data.files import Notes
+from electrakit.data.sources import Document, Input, Piece, cut, identity, read
+from electrakit.engine import Workers
+from electrakit.errors import UserError
+from electrakit.progress import console, progress
+
+Value = TypeVar("Value")
+Build = Callable[[list[Document], np.ndarray], Value]
+
+
+@dataclass
+class Harvest(Generic[Value]):
+    """What a worker made of one piece."""
+
+    value: Value
+    identities: np.ndarray  # uint64, one for each document: the same content, the same number
+    notes: Notes
+    after: tuple[int, int]  # where to go on after this piece
+    num_bytes_read: int
+
+
+def harvest(
+    config: CorpusConfig, inputs: list[Input], build: Build[Value], title: str, start: tuple[int, int] = (0, 0)
+) -> Iterator[Harvest[Value]]:
+    """`build(documents, identities)` for every piece of the corpus, in order, whatever the number of workers."""
+    sizes = [one.num_bytes for one in inputs]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
+    work = functools.partial(_work, config, build)
+    with Workers(config.num_workers) as workers, progress(title, total) as update:
+        for result in workers.map(work, cut(inputs, config, workers, start)):
+            update(result.num_bytes_read, "")
+            yield result
+
+
+def _work(config: CorpusConfig, build: Build[Any], piece: Piece) -> Harvest[Any]:
+    documents, notes = read(piece, config)
+    identities = np.array([identity(document) for document in documents], np.uint64)
+    return Harvest(build(documents, identities), identities, notes, piece.after, piece.num_bytes_read)
+
+
+class Selection:
+    """Which documents count: --dedupe and --limit, decided in one place and in the order of the corpus."""
+
+    def __init__(self, config: CorpusConfig, num_documents: int = 0, seen: np.ndarray | None = None) -> None:
+        self.limit = config.limit
+        self.num_documents = num_documents
+        self.seen = _Seen(seen if seen is not None else np.zeros(0, np.uint64)) if config.dedupe else None
+
+    @property
+    def is_full(self) -> bool:
+        return self.limit is not None and self.num_documents >= self.limit
+
+    def choose(self, harvested: Harvest[Any]) -> np.ndarray:
+        """True for each document of the piece that counts."""
+        chosen = np.ones(len(harvested.identities), bool)
+        if self.seen is not None:
+            chosen = self.seen.are_new(harvested.identities)
+            if not chosen.all():
+                harvested.notes.add("copy of an earlier document; left out", "--dedupe", int((~chosen).sum()))
+        if self.limit is not None:
+            chosen &= np.cumsum(chosen) <= self.limit - self.num_documents
+        self.num_documents += int(chosen.sum())
+        return chosen
+
+
+class _Seen:
+    """A growing set of 64-bit numbers at 8 bytes each: sorted arrays that are merged when two are of a size."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.levels = [np.sort(numbers)]
+
+    def are_new(self, numbers: np.ndarray) -> np.ndarray:
+        """True where a number occurs for the first time, here and in all calls before."""
+        unique, first = np.unique(numbers, return_index=True)
+        is_known = np.zeros(len(unique), bool)
+        for level in self.levels:
+            if len(level):
+                place = np.searchsorted(level, unique).clip(max=len(level) - 1)
+                is_known |= level[place] == unique
+        self.levels.append(unique[~is_known])
+        while len(self.levels) > 1 and len(self.levels[-2]) <= 2 * len(self.levels[-1]):
+            self.levels[-2:] = [np.sort(np.concatenate(self.levels[-2:]))]
+        are_new = np.zeros(len(numbers), bool)
+        are_new[first[~is_known]] = True
+        return are_new
+
+
+def require_documents(num_documents: int, notes: Notes, config: CorpusConfig) -> None:
+    """Nothing usable is an error that says why."""
+    if not num_documents:
+        reasons = "; ".join(f"{what} ({where[0]})" for what, where in notes.examples.items())
+        raise UserError(f"no usable text in {', '.join(config.inputs)}: {reasons or 'nothing there'}")
+
+
+def print_notes(notes: Notes) -> None:
+    """What was met on the way, a line for each kind."""
+    for what, count in notes.counts.items():
+        console.print(f"[yellow]{count:,} × {what}[/]  [dim]{', '.join(notes.examples[what][:2])}[/]", soft_wrap=True)

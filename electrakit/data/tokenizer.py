@@ -1,0 +1,295 @@
+"""Documents in, a WordPiece tokenizer out: trained reproducibly, or loaded from a folder, a file or the hub."""
+
+import functools
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import xxhash
+import zstandard
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import WordPieceTrainer
+
+from electrakit.config import TokenizerConfig
+from electrakit.data.corpus import Selection, harvest, print_notes, require_documents
+from electrakit.data.files import Notes
+from electrakit.data.sources import Document, find_inputs
+from electrakit.errors import UserError
+from electrakit.progress import console
+
+SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """A tokenizer as it lies on disk; light enough to be sent to every worker."""
+
+    json: str
+    special_ids: dict[str, int]
+    config: dict[str, Any]
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_str(self.json)
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """Every token, by id."""
+        ids = self.tokenizer.get_vocab(with_added_tokens=True)
+        tokens = [""] * (max(ids.values()) + 1)
+        for token, number in ids.items():
+            tokens[number] = token
+        return tokens
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when any id could change: a hash of vocabulary and rules."""
+        return xxhash.xxh3_128_hexdigest(self.json.encode())
+
+    def save(self, folder: Path) -> None:
+        """Write what `AutoTokenizer.from_pretrained` opens. The folder appears whole or not at all."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+            inside = Path(temporary) / "tokenizer"
+            inside.mkdir()
+            (inside / "tokenizer.json").write_text(self.json, encoding="utf-8")
+            (inside / "tokenizer_config.json").write_text(json.dumps(self.config, indent=2) + "\n", encoding="utf-8")
+            (inside / "vocab.txt").write_text("".join(f"{token}\n" for token in self.vocabulary), encoding="utf-8")
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(inside, folder)
+
+
+def train_tokenizer(inputs: Iterable[str | Path], **settings: Any) -> Path:
+    """Train a WordPiece tokenizer on `inputs` and write it to the folder `out`; settings as in TokenizerConfig."""
+    config = TokenizerConfig(inputs=tuple(map(str, inputs)), **settings)
+    if (config.out / "tokenizer.json").exists():
+        raise UserError(f"{config.out} already holds a tokenizer; name another --out, or remove it")
+    config.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=config.out.parent) as spool:
+        # Two passes: the characters must be known before training. The second reads normalised text from a compressed
+        # temporary file, so that slow sources are parsed once and standard input can be used.
+        counts, num_documents = _spool(config, spool)
+        alphabet = _alphabet(counts, config.max_alphabet)
+        console.print(f"Learning {config.vocab_size:,} pieces from {num_documents:,} documents ...")
+        vocabulary = _learn(_texts(spool, alphabet), alphabet, config)
+    if len(vocabulary) < config.vocab_size:
+        console.print(f"[yellow]The corpus gave only {len(vocabulary):,} of {config.vocab_size:,} pieces: it is small.")
+    _wordpiece(vocabulary, config.cased, config.keep_accents).save(config.out)
+    console.print(f"Wrote {config.out}: {len(vocabulary):,} pieces, {'cased' if config.cased else 'lower-case'}.")
+    return config.out
+
+
+def load_tokenizer(name: str | Path) -> TokenizerFiles:
+    """Open a folder, a tokenizer.json, a vocab.txt, or a name on the hub."""
+    path = Path(name)
+    if path.is_dir():
+        for candidate in (path / "tokenizer.json", path / "vocab.txt"):
+            if candidate.exists():
+                path = candidate
+                break
+        else:
+            raise UserError(f"no tokenizer in {str(name)!r}: it has neither tokenizer.json nor vocab.txt")
+    elif not path.exists():
+        path = _from_hub(str(name))
+    settings = path.parent / "tokenizer_config.json"
+    try:
+        config = json.loads(settings.read_text(encoding="utf-8")) if settings.exists() else {}
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            tokenizer = Tokenizer.from_str(text)
+        else:
+            return _from_vocabulary(text, config)
+    except UserError:
+        raise
+    except Exception as error:  # tokenizers raises plain Exception for a damaged file
+        raise UserError(f"cannot read the tokenizer {str(path)!r}: {str(error)[:200]}") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    names = {role: _token_text(config.get(f"{role}_token")) or default for role, default in SPECIAL_TOKENS.items()}
+    missing = [token for token in names.values() if token not in ids]
+    if missing:
+        raise UserError(
+            f"the tokenizer {str(name)!r} lacks {', '.join(missing)}; ELECTRA needs all of {list(names.values())}"
+        )
+    return TokenizerFiles(
+        tokenizer.to_str(pretty=True),
+        {role: ids[token] for role, token in names.items()},
+        config or _transformers_config(tokenizer),
+    )
+
+
+def _token_text(entry: Any) -> str | None:
+    return entry.get("content") if isinstance(entry, dict) else entry
+
+
+def _from_hub(name: str) -> Path:
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise UserError(f"no tokenizer at {name!r}: name a folder, a tokenizer.json, a vocab.txt or a hub name")
+    import huggingface_hub
+
+    reason = ""
+    for file in ("tokenizer_config.json", "tokenizer.json", "vocab.txt"):
+        try:
+            path = huggingface_hub.hf_hub_download(name, file)
+        except Exception as error:  # no network, no such name, no such file: all mean that it cannot be had
+            reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        else:
+            if file != "tokenizer_config.json":
+                return Path(path)
+    raise UserError(f"no tokenizer at {name!r}: there is no such folder or file, and the hub says: {reason}")
+
+
+def _from_vocabulary(text: str, config: dict[str, Any]) -> TokenizerFiles:
+    """A vocab.txt does not say whether it is cased; one that has a capital letter is."""
+    tokens = text.split("\n")
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    tokens = [token.rstrip("\r") for token in tokens]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        double = next(token for number, token in enumerate(tokens) if vocabulary[token] != number)
+        raise UserError(f"the vocabulary has {double!r} twice; every line must be a different token")
+    missing = [token for token in SPECIAL_TOKENS.values() if token not in vocabulary]
+    if missing:
+        raise UserError(f"the vocabulary lacks {', '.join(missing)}; ELECTRA needs {list(SPECIAL_TOKENS.values())}")
+    has_capitals = any(
+        token != token.lower() for token in tokens if token not in SPECIAL_TOKENS.values() and "[unused" not in token
+    )
+    is_cased = not config.get("do_lower_case", not has_capitals)
+    return _wordpiece(vocabulary, is_cased, keep_accents=config.get("strip_accents") is False)
+
+
+def _normalizer(cased: bool, keep_accents: bool) -> BertNormalizer:
+    return BertNormalizer(lowercase=not cased, strip_accents=False if keep_accents else None)
+
+
+def _wordpiece(vocabulary: dict[str, int], cased: bool, keep_accents: bool) -> TokenizerFiles:
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = _normalizer(cased, keep_accents)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.decoder = WordPieceDecoder()
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS.values()]
+    )
+    ids = {role: vocabulary[token] for role, token in SPECIAL_TOKENS.items()}
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["cls"]), ("[SEP]", ids["sep"])],
+    )
+    return TokenizerFiles(tokenizer.to_str(pretty=True), ids, _transformers_config(tokenizer))
+
+
+def _transformers_config(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What transformers wants to know beside tokenizer.json."""
+    rules = json.loads(tokenizer.to_str()).get("normalizer") or {}
+    return {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": rules.get("lowercase", True),
+        "strip_accents": rules.get("strip_accents"),
+        "tokenize_chinese_chars": rules.get("handle_chinese_chars", True),
+        **{f"{role}_token": token for role, token in SPECIAL_TOKENS.items()},
+        "model_max_length": 512,
+    }
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+def _spool(config: TokenizerConfig, spool: IO[bytes]) -> tuple[np.ndarray, int]:
+    """Write the normalised text of every document to `spool`; how often each character occurs, and how many documents."""
+    notes = Notes()
+    inputs = find_inputs(config, notes)
+    counts = np.zeros(0x110000, np.int64)
+    selection = Selection(config)
+    build = functools.partial(_normalise, config.cased, config.keep_accents)
+    with zstandard.ZstdCompressor(level=1).stream_writer(spool, closefd=False) as writer:
+        for piece in harvest(config, inputs, build, "reading"):
+            chosen = selection.choose(piece)
+            text = "".join(
+                f"{document}\n" for document, counts_too in zip(piece.value, chosen, strict=True) if counts_too
+            )
+            counts += np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32), minlength=0x110000)
+            writer.write(text.encode())
+            notes.merge(piece.notes)
+            if selection.is_full:
+                break
+    require_documents(selection.num_documents, notes, config)
+    print_notes(notes)
+    return counts, selection.num_documents
+
+
+def _normalise(cased: bool, keep_accents: bool, documents: list[Document], identities: np.ndarray) -> list[str]:
+    """Each document as one line of normalised text."""
+    normalizer = _normalizer(cased, keep_accents)
+
+    def normalise(line: str) -> str:
+        if not line.isascii():
+            return normalizer.normalize_str(line)
+        line = line.translate(_CLEAN_ASCII)  # the same, ten times faster
+        return line if cased else line.lower()
+
+    return [" ".join(map(normalise, document.lines)) for document in documents]
+
+
+# What the normalizer does to control characters: white space becomes a space, the rest goes.
+_CLEAN_ASCII = {point: " " if chr(point) in "\t\n\r" else None for point in (*range(32), 127)}
+
+
+def _texts(spool: IO[bytes], alphabet: set[str]) -> Iterator[str]:
+    """The spooled text again, without the characters that are not in the alphabet."""
+    spool.seek(0)
+    rare = re.compile(f"[^{re.escape(''.join(sorted(alphabet)))}]+")
+    with zstandard.ZstdDecompressor().stream_reader(spool, closefd=False) as reader:
+        tail = b""
+        while chunk := reader.read(2**20):
+            *lines, tail = (tail + chunk).split(b"\n")
+            for line in lines:
+                yield rare.sub(" ", line.decode())
+
+
+def _alphabet(counts: np.ndarray, max_alphabet: int) -> set[str]:
+    """The most frequent characters; between equals the lower code point, so that nothing is left to chance."""
+    present = [int(point) for point in counts.nonzero()[0] if not chr(point).isspace()]
+    return {chr(point) for point in sorted(present, key=lambda point: (-counts[point], point))[:max_alphabet]}
+
+
+def _learn(texts: Iterator[str], alphabet: set[str], config: TokenizerConfig) -> dict[str, int]:
+    """Train WordPiece so that the same text gives the same vocabulary, always.
+
+    The library numbers the pieces `##c` in the order of a hash table that differs from run to run, and equal counts are
+    then decided by those numbers. Given beforehand, as if they were special tokens, they have a fixed order.
+    """
+    splitter = BertPreTokenizer()
+    inside_words = [c for c in sorted(alphabet) if len(splitter.pre_tokenize_str(f"a{c}a")) == 1]
+    first = [*SPECIAL_TOKENS.values(), *(f"##{c}" for c in inside_words)]
+    if len(first) + len(alphabet) > config.vocab_size:
+        raise UserError(
+            f"--vocab-size {config.vocab_size} is too small for the {len(alphabet)} different characters of this text; "
+            f"use {len(first) + len(alphabet)} or more, or lower --max-alphabet"
+        )
+    tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = splitter
+    trainer = WordPieceTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=config.min_frequency,
+        special_tokens=first,
+        limit_alphabet=0x110000,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer.get_vocab(with_added_tokens=True)

@@ -1,0 +1,359 @@
+"""A corpus or a folder of shards in, findings out: what would ruin a training run, what it means and what to do."""
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.padding import Padding
+
+from electrakit.config import DoctorConfig
+from electrakit.data.batches import Batches, read_manifest
+from electrakit.data.corpus import Harvest, Selection, harvest, print_notes, require_documents
+from electrakit.data.encode import Encoder
+from electrakit.data.files import Notes
+from electrakit.data.sources import Document, find_inputs
+from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
+
+Level = Literal["serious", "warning"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A measure that is healthy below `warning` (or, with `low_is_bad`, above it)."""
+
+    measure: str
+    warning: float
+    serious: float
+    title: str
+    means: str
+    advice: str
+    low_is_bad: bool = False
+
+    def level(self, value: float) -> Level | None:
+        sign = -1 if self.low_is_bad else 1
+        if sign * value >= sign * self.serious:
+            return "serious"
+        return "warning" if sign * value >= sign * self.warning else None
+
+
+NEVER = float("inf")  # as `serious`: never more than a warning
+
+CHECKS = (
+    Check(
+        "single-letter words",
+        0.12,
+        0.25,
+        "most words are single letters",
+        "Text has been taken apart into letters, as `' '.join(text)` does to a string. A model learns letter frequencies from "
+        "it: the generator's loss stops near 3 nats right after warm-up, the discriminator's at the entropy of the base rate.",
+        "Look at the sample rows, and mend the program that wrote the text: join lists of words, not strings.",
+    ),
+    Check(
+        "[UNK] tokens",
+        0.01,
+        0.05,
+        "many words are unknown to the tokenizer",
+        "An [UNK] says nothing about the word that stood there, and the model learns to predict [UNK].",
+        "Train a tokenizer on this text (electra tokenizer), or load one made for its language and script.",
+    ),
+    Check(
+        "tokens per word",
+        2.0,
+        3.5,
+        "the vocabulary does not fit the text",
+        "Words fall apart into many pieces (English with a fitting vocabulary: 1.2 to 1.6), so a row holds less text and the "
+        "generator's task becomes spelling.",
+        "Train a tokenizer on this text, or check that it is the right language and that lower-case fits.",
+    ),
+    Check(
+        "unused vocabulary",
+        0.5,
+        0.9,
+        "much of the vocabulary never occurs",
+        "The embeddings of these entries are never trained; the vocabulary was made for other text.",
+        "Train a tokenizer on this text, or use a smaller --vocab-size.",
+    ),
+    Check(
+        "tokens per vocabulary entry",
+        300,
+        10,
+        "the corpus is tiny for this vocabulary",
+        "Most entries are seen a few times only: the generator cannot learn them, and the model will know the corpus by heart.",
+        "Add text, use a smaller --vocab-size, or continue from released weights instead of training from nothing.",
+        low_is_bad=True,
+    ),
+    Check(
+        "duplicate documents",
+        0.05,
+        0.5,
+        "documents occur several times",
+        "Copies are learned by heart, and the validation loss says less than it seems to.",
+        "Use --dedupe.",
+    ),
+    Check(
+        "duplicate rows",
+        0.02,
+        0.5,
+        "rows occur several times",
+        "The same text fills several rows: boilerplate, or documents that are in the corpus twice.",
+        "Prepare again with --dedupe, and look for headers and footers that every document has.",
+    ),
+    Check(
+        "short documents",
+        0.5,
+        NEVER,
+        "most documents are very short",
+        "Rows never cross documents, so documents of fewer than 10 words become rows that are nearly all padding.",
+        "Check --documents (blank, file or line): perhaps every line is taken for a document. Or use --min-words.",
+    ),
+    Check(
+        "rows mostly padding",
+        0.4,
+        0.9,
+        "many rows are mostly padding",
+        "Training time is spent on padding, and the model sees little context.",
+        "Use a smaller --length, check --documents, or leave out short documents with --min-words.",
+    ),
+    Check(
+        "symbols and digits",
+        0.25,
+        0.5,
+        "much of the text is not prose",
+        "Code, tables, markup or encoded data: the model learns that instead of language (English prose: 0.02 to 0.10).",
+        "Look at the sample, and clean the text; force the right --source if a dump is read as plain text.",
+    ),
+    Check(
+        "tokens lost",
+        0.1,
+        NEVER,
+        "the row builder throws text away",
+        "The official builder drops the end of each line that fills a row.",
+        "Use --rows full, which loses nothing.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Level
+    title: str
+    seen: str
+    means: str
+    advice: str
+
+
+@dataclass
+class Examination:
+    """What was measured, and what is wrong with it."""
+
+    what: str
+    measures: dict[str, float]
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_serious(self) -> bool:
+        return any(finding.level == "serious" for finding in self.findings)
+
+
+def examine(inputs: Iterable[str | Path], **settings: Any) -> Examination:
+    """Measure a corpus, or a folder of shards, and look for what ruins runs; settings as in DoctorConfig."""
+    config = DoctorConfig(inputs=tuple(map(str, inputs)), **settings)
+    first = Path(config.inputs[0])
+    is_shards = (first / "manifest.json").exists()
+    examination = _examine_shards(first, config) if is_shards else _examine_text(config)
+    for check in CHECKS:
+        value = examination.measures.get(check.measure)
+        level = None if value is None else check.level(value)
+        if value is not None and level is not None:
+            seen = (
+                f"{check.measure}: {value:,.3g} ({'below' if check.low_is_bad else 'healthy below'} {check.warning:g})"
+            )
+            examination.findings.append(Finding(level, check.title, seen, check.means, check.advice))
+    return examination
+
+
+def print_findings(examination: Examination) -> int:
+    """Show a person what was found; the exit code is 1 if something is serious."""
+    console = Console(highlight=False)
+    console.print(f"[bold]{examination.what}")
+    for name, value in examination.measures.items():
+        console.print(f"  {name:<28} {f'{value:,.0f}' if value >= 1000 else f'{value:,.4g}':>14}")
+    for finding in examination.findings:
+        colour = "red" if finding.level == "serious" else "yellow"
+        console.print(f"\n[{colour} bold]{finding.level}: {finding.title}[/]  [dim]{finding.seen}")
+        console.print(Padding(finding.means, (0, 0, 0, 2)))
+        console.print(Padding(f"[bold]What to do:[/] {finding.advice}", (0, 0, 0, 2)))
+    if not examination.findings:
+        console.print("[green]Nothing wrong was found.")
+    if "unigram entropy (nats)" in examination.measures:
+        console.print(
+            f"\nThe unigram entropy is {examination.measures['unigram entropy (nats)']:.2f} nats: a generator whose loss "
+            "does not get below it has learned nothing but how frequent each token is."
+        )
+    return 1 if examination.is_serious else 0
+
+
+# --- text ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """Counts over documents; two tallies add up."""
+
+    numbers: dict[str, int]
+    tokens: np.ndarray | None  # how often each id occurs
+
+    def __iadd__(self, other: "Tally") -> "Tally":
+        for name, number in other.numbers.items():
+            self.numbers[name] = self.numbers.get(name, 0) + number
+        if other.tokens is not None:
+            self.tokens = other.tokens if self.tokens is None else self.tokens + other.tokens
+        return self
+
+
+def _examine_text(config: DoctorConfig) -> Examination:
+    notes = Notes()
+    inputs = find_inputs(config, notes)
+    tokenizer = load_tokenizer(config.tokenizer) if config.tokenizer else None
+    tally, selection, num_copies, piece = Tally({}, None), Selection(config), 0, None
+    seen: set[int] = set()
+    build = functools.partial(_tally, config.tokenizer)
+    for piece in harvest(config, inputs, build, "examining"):
+        tally += piece.value
+        num_copies += _num_copies(piece, seen)
+        selection.choose(piece)
+        notes.merge(piece.notes)
+        if selection.is_full or tally.numbers["characters"] > config.max_mb * 1e6:
+            break
+    require_documents(selection.num_documents, notes, config)
+    assert piece is not None
+    print_notes(notes)
+    numbers = tally.numbers
+    measures: dict[str, float] = {
+        "documents": numbers["documents"],
+        "words": numbers["words"],
+        "words per document": numbers["words"] / numbers["documents"],
+        "short documents": numbers["short documents"] / numbers["documents"],
+        "duplicate documents": num_copies / numbers["documents"],
+        "single-letter words": numbers["single letters"] / max(1, numbers["words"]),
+        "symbols and digits": 1 - numbers["letters"] / max(1, numbers["visible characters"]),
+    }
+    if tokenizer is not None and tally.tokens is not None:
+        measures["tokens per word"] = int(tally.tokens.sum()) / max(1, numbers["words"])
+        total = sum(one.num_bytes or 0 for one in inputs)
+        share_seen = piece.num_bytes_read / total if total else 1.0
+        measures |= _token_measures(tally.tokens, tokenizer, share_seen)
+    return Examination(
+        f"Corpus {', '.join(config.inputs)}: {numbers['characters'] / 1e6:,.1f} MB of text examined", measures
+    )
+
+
+def _num_copies(piece: Harvest[Any], seen: set[int]) -> int:
+    num_copies = 0
+    for identity in piece.identities.tolist():
+        num_copies += identity in seen
+        seen.add(identity)
+    return num_copies
+
+
+def _tally(tokenizer: str | None, documents: list[Document], identities: np.ndarray) -> Tally:
+    """What the workers count."""
+    numbers = dict.fromkeys(
+        ("documents", "words", "short documents", "single letters", "letters", "visible characters", "characters"), 0
+    )
+    for document in documents:
+        words = [word for line in document.lines for word in line.split()]
+        text = "".join(words)
+        numbers["documents"] += 1
+        numbers["words"] += len(words)
+        numbers["short documents"] += len(words) < 10
+        numbers["single letters"] += sum(len(word) == 1 and word.isalpha() for word in words)
+        numbers["letters"] += len(_NOT_LETTERS.sub("", text))
+        numbers["visible characters"] += len(text)
+        numbers["characters"] += sum(len(line) + 1 for line in document.lines)
+    if tokenizer is None:
+        return Tally(numbers, None)
+    encoder, vocab_size = _encoder(tokenizer)
+    ids, _ = encoder.encode([line for document in documents for line in document.lines])
+    return Tally(numbers, np.bincount(ids, minlength=vocab_size))
+
+
+_NOT_LETTERS = re.compile(r"[\W\d_]+")
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(name: str) -> tuple[Encoder, int]:
+    tokenizer = load_tokenizer(name)
+    return Encoder(tokenizer.json), len(tokenizer.vocabulary)
+
+
+def _token_measures(counts: np.ndarray, tokenizer: TokenizerFiles, share_seen: float) -> dict[str, float]:
+    """Measures of how often each token occurs."""
+    special = list(tokenizer.special_ids.values())
+    num_unknown = int(counts[tokenizer.special_ids["unk"]])
+    counts = counts.copy()
+    counts[[one for one in special if one != tokenizer.special_ids["unk"]]] = 0
+    num_tokens = int(counts.sum())
+    shares = counts[counts > 0] / max(1, num_tokens)
+    measures = {
+        "tokens": num_tokens,
+        "[UNK] tokens": num_unknown / max(1, num_tokens),
+        "tokens per vocabulary entry": num_tokens / share_seen / len(counts),
+        "unigram entropy (nats)": float(-(shares * np.log(shares)).sum()),
+    }
+    if num_tokens > 100 * len(counts):  # else too little was seen to call an entry unused
+        measures["unused vocabulary"] = float((counts == 0).mean())
+    return measures
+
+
+# --- shards --------------------------------------------------------------------------------------------------------
+
+
+def _row_hashes(rows: np.ndarray) -> np.ndarray:
+    """64 bits for each row: a sum of products with fixed random odd numbers."""
+    weights = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(
+        1
+    )
+    return rows.astype(np.uint64) @ weights
+
+
+def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
+    manifest = read_manifest(shards)
+    counts = manifest["counts"]
+    tokenizer = load_tokenizer(shards / "tokenizer")
+    batches = Batches(shards, 1024)
+    pad = batches.special_ids["pad"]
+    num_steps = max(1, min(batches.num_rows, int(config.max_mb * 1e6) // (8 * batches.length)) // 1024)
+    rows = np.concatenate([batches(step) for step in range(num_steps)])[: batches.num_rows]  # shuffled: a fair sample
+    tokens = np.bincount(rows.ravel(), minlength=batches.vocab_size)
+    tokens[pad] = 0
+    token_measures = _token_measures(tokens, tokenizer, len(rows) / batches.num_rows)
+    letters = [number for number, token in enumerate(tokenizer.vocabulary) if len(token) == 1 and token.isalpha()]
+    measures: dict[str, float] = {
+        "documents": counts["documents"],
+        "rows": counts["rows"],
+        "tokens per document": counts["tokens"] / max(1, counts["documents"]),
+        "padding": counts["padding"] / (counts["rows"] * manifest["length"]),
+        "rows mostly padding": counts["rows_mostly_padding"] / counts["rows"],
+        "duplicate rows": 1 - len(np.unique(_row_hashes(rows))) / len(rows),
+        "tokens lost": counts["tokens_lost"] / max(1, counts["tokens"] + counts["tokens_lost"]),
+        "single-letter words": int(tokens[letters].sum()) / max(1.0, token_measures["tokens"]),
+        **token_measures,
+    }
+    examination = Examination(f"Shards {shards}: {len(rows):,} of {batches.num_rows:,} rows examined", measures)
+    if "valid" not in manifest["splits"]:
+        examination.findings.append(
+            Finding(
+                "warning",
+                "there is no validation split",
+                f"splits: {', '.join(manifest['splits'])}",
+                "Training cannot tell learning from learning by heart.",
+                "Prepare again with --valid 0.01, or with a larger share if the corpus has few documents.",
+            )
+        )
+    return examination

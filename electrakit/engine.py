@@ -1,0 +1,165 @@
+"""Work in, results out, in the same order: a pool of worker processes that notices when one of them dies."""
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
+
+from electrakit.errors import UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+TASKS_AHEAD = 2  # tasks given to one worker at a time: one to work on, one waiting so that it never idles
+
+
+class Workers:
+    """`with Workers(4) as workers: for result in workers.map(function, items): ...`
+
+    Results come in the order of the items, whatever the number of workers, and only a few items are taken ahead, so
+    memory stays flat. Maps may be nested: the items of one may come from another on the same workers.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers = num_workers
+        self._results: dict[int, tuple[bool, Any]] = {}
+        self._next_ticket = 0
+        self._processes: list[Any] = []
+        self._connections: list[Connection] = []
+        self._num_given: list[int] = []
+
+    def __enter__(self) -> "Workers":
+        # spawn: a fork of a process that has threads (tokenizers, torch) can deadlock
+        context = multiprocessing.get_context("spawn")
+        with _hidden_main(), _quiet_threads():
+            for _ in range(self.num_workers):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs,), daemon=True)
+                process.start()
+                theirs.close()
+                self._processes.append(process)
+                self._connections.append(ours)
+                self._num_given.append(0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            process.terminate()
+            process.join()
+            process.close()
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """`function(item)` for each item, in order. The function must be importable: it is sent by name."""
+        max_ahead = self.num_workers * TASKS_AHEAD
+        tickets: deque[int] = deque()
+        for item in items:
+            while len(tickets) >= max_ahead:
+                yield self._take(tickets.popleft())
+            tickets.append(self._give(function, item))
+            while tickets and tickets[0] in self._results:
+                yield self._take(tickets.popleft())
+        while tickets:
+            yield self._take(tickets.popleft())
+
+    def _give(self, function: Callable[[Any], Any], item: Any) -> int:
+        while min(self._num_given) >= TASKS_AHEAD:
+            self._receive()
+        worker = self._num_given.index(min(self._num_given))
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        try:
+            self._connections[worker].send((ticket, function, item))
+        except (BrokenPipeError, ConnectionResetError):
+            self._lost(worker)
+        self._num_given[worker] += 1
+        return ticket
+
+    def _take(self, ticket: int) -> Any:
+        while ticket not in self._results:
+            self._receive()
+        is_good, value = self._results.pop(ticket)
+        if is_good:
+            return value
+        if isinstance(value, UserError):
+            raise value
+        raise RuntimeError(f"a worker process failed:\n{value}")
+
+    def _receive(self) -> None:
+        """Wait for results and store them."""
+        for connection in wait(self._connections):
+            worker = self._connections.index(connection)  # type: ignore[arg-type]  # wait() returns what it was given
+            try:
+                ticket, is_good, value = self._connections[worker].recv()
+            except (EOFError, ConnectionResetError):
+                self._lost(worker)
+            self._num_given[worker] -= 1
+            self._results[ticket] = is_good, value
+
+    def _lost(self, worker: int) -> None:
+        self._processes[worker].join(5)
+        code = self._processes[worker].exitcode
+        raise UserError(
+            f"worker process {worker} died (exit code {code}): killed from outside, or out of memory; "
+            "start the same command again to go on, with fewer --workers if memory is short"
+        )
+
+
+def _serve(connection: Connection) -> None:
+    """A worker's life: take tasks ahead in a thread, do one after the other, until the other side closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    tasks: queue.Queue[Any] = queue.Queue()
+
+    def receive() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                tasks.put(connection.recv())
+        os._exit(0)  # the main process is gone: so is the reason to go on
+
+    threading.Thread(target=receive, daemon=True).start()
+    while True:
+        ticket, function, item = tasks.get()
+        try:
+            answer = ticket, True, function(item)
+        except UserError as error:
+            answer = ticket, False, error
+        except Exception:
+            answer = ticket, False, traceback.format_exc()
+        connection.send(answer)
+
+
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Workers import only this package, so that a script without `if __name__ == "__main__"` may call us."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """One thread in each worker: the processes are the parallelism."""
+    wanted = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
