@@ -1,0 +1,1 @@
+"""Ids in, logits out: our encoders, any model of others, and what a pair of them shares."""

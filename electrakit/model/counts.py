@@ -1,0 +1,261 @@
+"""Settings in, sizes out: parameters, FLOPs and memory of a run, computed in closed form. Nothing is built, torch is not needed.
+
+Letters: T tokens of a row, K chosen positions, V vocabulary, E embedding, H hidden, F feed-forward.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from electrakit.model.network import NetworkConfig
+from electrakit.pretrain_config import PretrainConfig
+
+Head = Literal["words", "replaced"]
+"""What a network says of a token: which word it is, or whether it was replaced."""
+
+
+def heads(config: PretrainConfig) -> dict[str, Head]:
+    """Which head each network of the run has."""
+    of_discriminator: Head = "replaced" if config.objective.kind == "electra" else "words"
+    return {name: of_discriminator if name == "discriminator" else "words" for name in config.networks}
+
+
+# Parameters
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Every parameter once. Output tables that are the word table, and what the networks share, are not counted again."""
+
+    encoder: int
+    """The discriminator without its head: what fine-tuning starts from, and what the published figures count."""
+    head: int
+    """The discriminator's head, which is left behind after pretraining."""
+    generator: int
+    """What the generator has besides what it shares."""
+    objective: int
+    """The copy gate of all_tokens_mlm."""
+
+    @property
+    def total(self) -> int:
+        return self.discriminator + self.generator + self.objective
+
+    @property
+    def discriminator(self) -> int:
+        return self.encoder + self.head
+
+
+def count_parameters(config: PretrainConfig) -> Parameters:
+    shapes = {name: parameter_shapes(network, heads(config)[name]) for name, network in config.networks.items()}
+    sizes = {name: {part: num_elements(shape) for part, shape in parts.items()} for name, parts in shapes.items()}
+    shared = shared_parts(config)
+    return Parameters(
+        encoder=sum(size for part, size in sizes["discriminator"].items() if part not in HEADS),
+        head=sum(sizes["discriminator"][part] for part in HEADS),
+        generator=sum(size for part, size in sizes.get("generator", {}).items() if part not in shared),
+        objective=config.discriminator.hidden_size + 1 if config.objective.kind == "all_tokens_mlm" else 0,
+    )
+
+
+def shared_parts(config: PretrainConfig) -> set[str]:
+    """The parts that generator and discriminator have in common: those of `share` that have the same shapes."""
+    if config.generator is None or config.share == "nothing":
+        return set()
+    ours, theirs = (parameter_shapes(network, "words") for network in (config.generator, config.discriminator))
+    can_share = EMBEDDINGS if config.share == "embeddings" else {*ours} - {*HEADS}
+    return {part for part in can_share if ours.get(part) == theirs.get(part) and part in ours}
+
+
+EMBEDDINGS = ("word", "position", "segment", "embedding_norm")
+HEADS = ("head", "output")
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def num_elements(shapes: Shapes) -> int:
+    return sum(prod(shape) for shape in shapes)
+
+
+def parameter_shapes(network: NetworkConfig, head: Head) -> dict[str, Shapes]:
+    """The shapes of a network's parameters, by part. Tested against the networks themselves."""
+    vocab, embedding, hidden = network.vocab_size, network.embedding_size, network.hidden_size
+    if network.body == "modern":
+        parts: dict[str, Shapes] = {
+            "word": ((vocab, hidden),),
+            "embedding_norm": ((hidden,),),
+            "layers": layer_shapes(network) * network.num_layers,
+            "norms": ((hidden,),) * (2 * network.num_layers),  # two of each layer but the first, and a last one
+            "head": ((hidden, hidden), (hidden,)),
+        }
+    else:
+        has_projection = network.body == "albert" or embedding != hidden
+        parts = {
+            "word": ((vocab, embedding),),
+            "position": ((network.max_length, embedding),),
+            "segment": ((2, embedding),),
+            "embedding_norm": ((embedding,),) * 2,
+            "projection": ((embedding, hidden), (hidden,)) if has_projection else (),
+            "layers": layer_shapes(network) * (1 if network.body == "albert" else network.num_layers),
+            "head": ((hidden, embedding), *((embedding,),) * 3) if head == "words" else ((hidden, hidden), (hidden,)),
+        }
+    if head == "words":
+        return parts | {"output": ((vocab,),)}  # the table is the word table
+    if network.body in ("bert", "albert"):  # two labels, no hidden layer
+        return parts | {"head": (), "output": ((hidden, 2), (2,))}
+    return parts | {"output": ((hidden, 1), (1,))}
+
+
+def layer_shapes(network: NetworkConfig) -> Shapes:
+    """Matrices first; the norms of the modern body are counted apart, since its first layer has one less."""
+    hidden, ffn = network.hidden_size, network.ffn_size
+    if network.body == "modern":
+        return ((hidden, 3 * hidden), (hidden, hidden), (hidden, 2 * ffn), (ffn, hidden))
+    matrices = ((hidden, 3 * hidden), (hidden, hidden), (hidden, ffn), (ffn, hidden))
+    return (*matrices, *((width,) for _, width in matrices), *((hidden,),) * 4)
+
+
+# FLOPs, as the paper counts them (the official flops_computation.py)
+
+DROPOUT, NORM, GELU, SOFTMAX = 4, 5, 8, 5  # operations for each number that goes through
+ROTARY = 3
+
+
+def flops_per_token(config: PretrainConfig) -> dict[str, float]:
+    """Forward and backward, mean over the tokens of a row, for each network.
+
+    As in the paper: a multiply-add is two operations, an exponential one; the backward pass costs what the forward pass costs (in
+    truth about twice as much); looking a token up costs a product with the whole table (in truth nothing).
+    """
+    share = num_chosen(config) / config.length
+    shares = {"generator": share, "discriminator": 1.0 if config.objective.kind == "all_tokens_mlm" else share}
+    return {
+        name: 2
+        * (
+            embedding_flops(network, config.length)
+            + body_flops(network, config.length)
+            + (shares[name] * word_flops(network) if heads(config)[name] == "words" else replaced_flops(network))
+        )
+        for name, network in config.networks.items()
+    }
+
+
+def flops_per_step(config: PretrainConfig) -> float:
+    return sum(flops_per_token(config).values()) * config.batch_size * config.length
+
+
+def num_chosen(config: PretrainConfig) -> int:
+    """K; the same as objective.corrupt.num_slots, which needs torch."""
+    return min(config.length, max(1, int((config.objective.mask_prob + 0.005) * config.length)))
+
+
+def embedding_flops(network: NetworkConfig, length: int) -> float:
+    """From id to the first layer's input, for one token."""
+    size = network.embedding_size
+    lookups = network.vocab_size + (length + 2 if network.body != "modern" else 0)
+    has_projection = network.body == "albert" or size != network.hidden_size
+    projection = (2 * size + 1) * network.hidden_size if has_projection else 0
+    return 2 * size * lookups + (2 + NORM + DROPOUT) * size + projection
+
+
+def body_flops(network: NetworkConfig, length: int) -> float:
+    """All layers, for one token of a row of `length`."""
+    hidden, ffn = network.hidden_size, network.ffn_size
+    is_modern = network.body == "modern"
+    products = 2 * (4 * hidden * hidden + (3 if is_modern else 2) * hidden * ffn)
+    attention = 4 * hidden * length + (1 + SOFTMAX + DROPOUT) * length * network.num_heads
+    biases = 0 if is_modern else 5 * hidden + ffn
+    residuals = 2 * (1 + DROPOUT + NORM) * hidden
+    extra = 2 * ROTARY * hidden + ffn if is_modern else 0  # and the gate
+    return network.num_layers * (products + attention + biases + residuals + GELU * ffn + extra)
+
+
+def word_flops(network: NetworkConfig) -> float:
+    """The generator's head at one position."""
+    size, vocab = network.embedding_size, network.vocab_size
+    return (2 * network.hidden_size + 1 + GELU + NORM) * size + (2 * size + SOFTMAX + 2) * vocab
+
+
+def replaced_flops(network: NetworkConfig) -> float:
+    """The discriminator's head at one position."""
+    hidden = network.hidden_size
+    if network.body in ("bert", "albert"):
+        return 4 * hidden
+    return (2 * hidden + 1 + GELU + 2) * hidden
+
+
+# Memory of training
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one device that holds everything; what the allocator and the libraries need comes on top."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def estimate_memory(config: PretrainConfig) -> Memory:
+    """Weights, gradients and optimizer in fp32, and what the forward pass of one micro-batch keeps for the backward pass.
+
+    Fused attention, which keeps nothing of size T x T; no gradient checkpointing. With bf16, activations take half and a second copy
+    of the weights is kept.
+    """
+    num_parameters = count_parameters(config).total
+    rows = min(config.micro_batch or config.batch_size, config.batch_size)
+    kept = sum(kept_numbers(config, name) for name in config.networks) * rows
+    chosen = sum(kept_logits(config, name) for name in config.networks) * rows
+    is_half = config.precision == "bf16"
+    return Memory(
+        weights=num_parameters * (6 if is_half else 4),
+        gradients=num_parameters * 4,
+        optimizer=8 * num_parameters - (4 * num_muon_parameters(config) if config.optim.name == "muon" else 0),
+        activations=kept * (2 if is_half else 4) + chosen * 4,
+    )
+
+
+def num_muon_parameters(config: PretrainConfig) -> int:
+    """Matrices of the layers: Muon keeps one average of these, Adam two of everything else."""
+    shared = shared_parts(config)
+    return sum(
+        num_elements(tuple(shape for shape in parameter_shapes(network, "words")["layers"] if len(shape) == 2))
+        for name, network in config.networks.items()
+        if name == "discriminator" or "layers" not in shared
+    )
+
+
+KEPT = {  # what a layer keeps of a token, in times H and times F
+    "classic": (8, 2),  # qkv, attention, two norms' inputs and outputs; before and after the GELU
+    "bert": (8, 2),
+    "albert": (8, 5),  # its GELU is computed in steps
+    "modern": (10, 4),  # also qkv after the turn; both halves, the GELU and the product
+}
+
+
+def kept_numbers(config: PretrainConfig, name: str) -> float:
+    """What a row leaves behind in one network's body and head, but for the scores of words."""
+    network = config.networks[name]
+    hidden, ffn, embedding = network.hidden_size, network.ffn_size, network.embedding_size
+    has_dropout = network.dropout > 0
+    times_hidden, times_ffn = KEPT[network.body]
+    layer = times_hidden * hidden + times_ffn * ffn
+    masks = (2 * hidden if network.body != "modern" else ffn + hidden) / 4 * has_dropout  # a byte each
+    per_token = network.num_layers * (layer + masks) + 2 * embedding + hidden
+    positions = num_chosen(config) if heads(config)[name] == "words" else config.length
+    width = embedding if heads(config)[name] == "words" else hidden
+    return per_token * config.length + positions * (hidden + 3 * width)
+
+
+def kept_logits(config: PretrainConfig, name: str) -> float:
+    """Scores of words of a row: themselves, their softmax, and its gradient when it is needed, in fp32."""
+    is_in_blocks = (
+        config.objective.kind == "all_tokens_mlm" and name == "discriminator"
+    )  # computed again in the backward pass
+    if heads(config)[name] == "replaced" or is_in_blocks:
+        return 0
+    return 3.0 * num_chosen(config) * config.networks[name].vocab_size

@@ -1,0 +1,1 @@
+"""Ids in, a loss out: replaced-token detection and its relatives."""

@@ -1,0 +1,52 @@
+"""Settings in, an objective out: the one module that training compiles, wraps, counts and saves."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from electrakit.errors import UserError
+from electrakit.model.build import build
+from electrakit.objective.electra import Electra
+from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM
+from electrakit.pretrain_config import PretrainConfig, with_special_ids
+
+
+def build_objective(
+    config: PretrainConfig, special_ids: Mapping[str, int], is_continuation: Tensor | None = None
+) -> nn.Module:
+    """The networks of a run, with new weights, and the objective around them.
+
+    `special_ids` are those of the shards' manifest (pad, cls, sep, mask), which the networks follow. `is_continuation` is wanted for
+    whole words: see `is_continuation_table`.
+    """
+    objective = config.objective
+    if objective.whole_words and is_continuation is None:
+        raise UserError("objective.whole_words needs is_continuation, made by is_continuation_table from a vocabulary")
+    generator, discriminator = build(with_special_ids(config, special_ids))
+    settings: dict[str, Any] = {
+        "pad_token_id": special_ids["pad"],
+        "mask_token_id": special_ids["mask"],
+        "sep_token_id": special_ids["sep"],
+        "mask_ignore_token_ids": (special_ids["cls"], special_ids["sep"]),
+        "mask_prob": objective.mask_prob,
+        "num_tokens": config.discriminator.vocab_size,
+        "official": objective.official,
+        "is_continuation": is_continuation if objective.whole_words else None,
+    }
+    if objective.kind == "mlm":
+        return MaskedLM(discriminator, scheme=objective.scheme, **settings)
+    settings |= {
+        "replace_prob": objective.replace_prob,
+        "temperature": objective.temperature,
+        "disallow_correct": objective.disallow_correct,
+        "gen_weight": objective.gen_weight,
+        "disc_weight": objective.disc_weight,
+    }
+    source: Any = "uniform" if generator is None else generator
+    if objective.kind == "electra":
+        return Electra(source, discriminator, loss_on=objective.loss_on, **settings)
+    if objective.kind == "replace_mlm":
+        return ReplaceMLM(source, discriminator, **settings)
+    # It asks the model itself, not its adapter, how wide it is, and adapts it again.
+    return AllTokensMLM(source, getattr(discriminator, "model", discriminator), **settings)

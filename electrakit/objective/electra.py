@@ -1,0 +1,224 @@
+"""Ids in, the loss of replaced-token detection out: a generator corrupts rows, a discriminator finds the replaced tokens."""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electrakit.errors import UserError
+from electrakit.model.adapt import as_discriminator, as_generator
+from electrakit.objective import corrupt
+from electrakit.objective.masking import Masking, check_rates, special_tokens, vocab_size_of
+from electrakit.objective.output import Output, detection, ratio
+from electrakit.objective.randomness import Draws
+
+
+class Corrupted(NamedTuple):
+    """Rows with the generator's samples in them, and how well it guessed."""
+
+    ids: Tensor  # (B, T)
+    positions: Tensor  # (B, K)
+    counts: Tensor  # (B, K) bool
+    originals: Tensor  # (B, K)
+    mlm_loss: Tensor | None
+    gen_acc: Tensor | None
+    sampled_acc: Tensor
+
+
+class WithGenerator(nn.Module):
+    """What Electra, ReplaceMLM and AllTokensMLM have in common: a generator that fills in the chosen positions."""
+
+    def __init__(
+        self,
+        generator: nn.Module | Literal["uniform"],
+        *,
+        mask_token_id: int,
+        pad_token_id: int = 0,
+        sep_token_id: int | None = None,
+        mask_prob: float = 0.15,
+        mask_ignore_token_ids: Iterable[int] = (),
+        replace_prob: float = 0.85,
+        random_token_prob: float = 0.0,
+        num_tokens: int | None = None,
+        temperature: float = 1.0,
+        disallow_correct: bool = False,
+        gen_weight: float = 1.0,
+        disc_weight: float = 50.0,
+        official: bool = False,
+        is_continuation: Tensor | None = None,
+    ) -> None:
+        """Options:
+
+        mask_prob: share of the real tokens that is chosen.
+        mask_ignore_token_ids: never chosen, such as [CLS] and [SEP]; padding and [MASK] need not be named.
+        random_token_prob: share of the chosen positions where the generator is shown a random token.
+        replace_prob: share of the other chosen positions where it is shown [MASK]; else it is shown the token itself.
+        sep_token_id: for models with segments, the id behind which the second begins.
+        num_tokens: size of the vocabulary, where the models do not say it.
+        disallow_correct: never sample the original token.
+        official: choose with replacement, as google-research/electra does; for comparison.
+        is_continuation: bool (V,), chooses whole words: see `is_continuation_table`.
+        """
+        super().__init__()
+        if isinstance(generator, str) and generator != "uniform":
+            raise UserError(f"generator is {generator!r}: pass a model, or 'uniform'")
+        check_rates(replace_prob=replace_prob, random_token_prob=random_token_prob)
+        if not temperature > 0:
+            raise UserError(f"temperature is {temperature}: it must be above 0; 1 is the paper's")
+        if min(gen_weight, disc_weight) < 0:
+            raise UserError(
+                f"weights of the losses must not be negative: gen_weight is {gen_weight}, disc_weight {disc_weight}"
+            )
+        special = special_tokens(pad_token_id, mask_token_id, mask_ignore_token_ids, sep_token_id)
+        self.generator = (
+            None
+            if generator == "uniform"
+            else as_generator(generator, pad_token_id=pad_token_id, sep_token_id=sep_token_id)
+        )
+        self.vocab_size = num_tokens if num_tokens is not None else vocab_size_of(self.generator)
+        if self.generator is None and self.vocab_size is None:
+            raise UserError("generator='uniform' needs the size of the vocabulary: pass num_tokens")
+        self.masking = Masking(
+            special,
+            mask_prob=mask_prob,
+            mask_share=(1 - random_token_prob) * replace_prob,
+            random_share=random_token_prob,
+            vocab_size=self.vocab_size,
+            official=official,
+            is_continuation=is_continuation,
+        )
+        self.temperature, self.disallow_correct = temperature, disallow_correct
+        self.gen_weight, self.disc_weight = gen_weight, disc_weight
+
+    def corrupt(self, ids: Tensor, draws: Draws) -> Corrupted:
+        """Choose, mask, guess, sample, write: into the original rows, not the masked ones."""
+        positions, counts, originals, shown = self.masking(ids, draws)
+        without = self.masking.special.shape_the_row
+        not_these = originals if self.disallow_correct else None
+        mlm_loss = gen_acc = None
+        if self.generator is None:
+            assert self.vocab_size is not None
+            sampled = corrupt.uniform_tokens(draws.sample, self.vocab_size, without, not_these)
+        else:
+            logits = self.generator(shown, positions)  # (B, K, V)
+            mlm_loss = mean_cross_entropy(logits, originals, counts)
+            gen_acc = accuracy(logits, originals, counts)
+            sampled = corrupt.sample(
+                logits, draws.sample, temperature=self.temperature, without=without, not_these=not_these
+            )
+        return Corrupted(
+            ids=self.masking.write(ids, positions, sampled, counts),
+            positions=positions,
+            counts=counts,
+            originals=originals,
+            mlm_loss=mlm_loss,
+            gen_acc=gen_acc,
+            sampled_acc=ratio((sampled == originals) & counts, counts),
+        )
+
+    def total(self, mlm_loss: Tensor | None, disc_loss: Tensor) -> Tensor:
+        weighted = self.disc_weight * disc_loss
+        return weighted if mlm_loss is None else self.gen_weight * mlm_loss + weighted
+
+
+class Electra(WithGenerator):
+    """Replaced-token detection (Clark et al. 2020) around any two models.
+
+    electra = Electra(generator, discriminator, mask_token_id=103, pad_token_id=0, mask_ignore_token_ids=[101, 102])
+    electra(ids).loss.backward()
+
+    The arguments are those of electra-pytorch, and those of `WithGenerator`, which says what they mean. One is not optional here:
+    mask_token_id, whose default there (2) is a word in most vocabularies. `generator="uniform"` needs no network.
+    `loss_on="masked"` scores the discriminator at the chosen positions only (ELECTRA-15 %, section 3.4).
+    """
+
+    def __init__(
+        self,
+        generator: nn.Module | Literal["uniform"],
+        discriminator: nn.Module,
+        *,
+        mask_token_id: int,
+        num_tokens: int | None = None,
+        discr_dim: int | None = None,
+        discr_layer: str | int | None = None,
+        mask_prob: float = 0.15,
+        replace_prob: float = 0.85,
+        random_token_prob: float = 0.0,
+        pad_token_id: int = 0,
+        sep_token_id: int | None = None,
+        mask_ignore_token_ids: Iterable[int] = (),
+        disc_weight: float = 50.0,
+        gen_weight: float = 1.0,
+        temperature: float = 1.0,
+        disallow_correct: bool = False,
+        loss_on: Literal["all", "masked"] = "all",
+        official: bool = False,
+        is_continuation: Tensor | None = None,
+    ) -> None:
+        if loss_on not in ("all", "masked"):
+            raise UserError(f"loss_on is {loss_on!r}: choose 'all' or 'masked'")
+        if num_tokens is None and generator == "uniform":
+            num_tokens = vocab_size_of(discriminator)
+        super().__init__(
+            generator,
+            mask_token_id=mask_token_id,
+            pad_token_id=pad_token_id,
+            sep_token_id=sep_token_id,
+            mask_prob=mask_prob,
+            mask_ignore_token_ids=mask_ignore_token_ids,
+            replace_prob=replace_prob,
+            random_token_prob=random_token_prob,
+            num_tokens=num_tokens,
+            temperature=temperature,
+            disallow_correct=disallow_correct,
+            gen_weight=gen_weight,
+            disc_weight=disc_weight,
+            official=official,
+            is_continuation=is_continuation,
+        )
+        self.discriminator = as_discriminator(
+            discriminator,
+            pad_token_id=pad_token_id,
+            sep_token_id=sep_token_id,
+            discr_dim=discr_dim,
+            discr_layer=discr_layer,
+        )
+        self.loss_on = loss_on
+
+    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
+        """ids (B, T). `draws`: keys of the rows (see `row_keys`), or draws; by default fresh ones from torch's generator."""
+        corrupted = self.corrupt(ids, self.masking.draws(ids, draws))
+        attended = ids != self.masking.special.pad
+        is_scored = attended
+        if self.loss_on == "masked":
+            is_scored = corrupt.is_chosen(ids, corrupted.positions, corrupted.counts)
+        labels = corrupt.is_replaced(ids, corrupted.ids)
+        logits = self.discriminator(corrupted.ids).float().masked_fill(~is_scored, 0)  # (B, T)
+        losses = F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
+        disc_loss = ratio(losses * is_scored, is_scored)
+        return Output(
+            loss=self.total(corrupted.mlm_loss, disc_loss),
+            mlm_loss=corrupted.mlm_loss,
+            disc_loss=disc_loss,
+            gen_acc=corrupted.gen_acc,
+            sampled_acc=corrupted.sampled_acc,
+            corrupted=corrupted.ids,
+            positions=corrupted.positions,
+            counts=corrupted.counts,
+            **detection(logits, labels, attended, is_scored),
+        )
+
+
+def mean_cross_entropy(logits: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
+    """Over the positions that count: logits (B, K, V), targets and counts (B, K)."""
+    wanted = targets.masked_fill(~counts, -100)  # cross_entropy's ignore_index
+    total = F.cross_entropy(logits.float().flatten(0, -2), wanted.flatten(), reduction="sum")
+    return total / counts.sum().clamp(min=1)
+
+
+@torch.no_grad()
+def accuracy(logits: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
+    """How often the best guess is right, over the positions that count."""
+    return ratio((logits.argmax(-1) == targets) & counts, counts)

@@ -1,0 +1,208 @@
+"""Ids in, the loss of guessing tokens out: the BERT baseline, and the paper's two mixtures of BERT and ELECTRA (section 3.4)."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from electrakit.errors import UserError
+from electrakit.model.adapt import GeneratorAdapter, as_generator
+from electrakit.model.encoder import Generator
+from electrakit.objective import corrupt
+from electrakit.objective.electra import WithGenerator, accuracy, mean_cross_entropy
+from electrakit.objective.masking import Masking, special_tokens, vocab_size_of
+from electrakit.objective.output import Output, detection, ratio
+from electrakit.objective.randomness import Draws
+
+SCHEMES = {"bert": (0.8, 0.1), "electra": (0.85, 0.0)}
+"""Shares of the chosen positions that show [MASK], and a random token; the rest show the token itself."""
+
+
+class MaskedLM(nn.Module):
+    """Masked language modelling: guess the chosen tokens of rows in which most of them show [MASK]."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mask_token_id: int,
+        pad_token_id: int = 0,
+        sep_token_id: int | None = None,
+        mask_prob: float = 0.15,
+        mask_ignore_token_ids: Iterable[int] = (),
+        scheme: Literal["bert", "electra"] = "bert",
+        num_tokens: int | None = None,
+        official: bool = False,
+        is_continuation: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        if scheme not in SCHEMES:
+            raise UserError(f"scheme is {scheme!r}: choose one of {', '.join(SCHEMES)}")
+        mask_share, random_share = SCHEMES[scheme]
+        self.model = as_generator(model, pad_token_id=pad_token_id, sep_token_id=sep_token_id)
+        self.masking = Masking(
+            special_tokens(pad_token_id, mask_token_id, mask_ignore_token_ids, sep_token_id),
+            mask_prob=mask_prob,
+            mask_share=mask_share,
+            random_share=random_share,
+            vocab_size=num_tokens if num_tokens is not None else vocab_size_of(self.model),
+            official=official,
+            is_continuation=is_continuation,
+        )
+
+    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
+        """ids (B, T); `draws` as in Electra."""
+        positions, counts, originals, shown = self.masking(ids, self.masking.draws(ids, draws))
+        logits = self.model(shown, positions)  # (B, K, V)
+        loss = mean_cross_entropy(logits, originals, counts)
+        return Output(
+            loss=loss,
+            mlm_loss=loss,
+            gen_acc=accuracy(logits, originals, counts),
+            attended=ids != self.masking.special.pad,
+            corrupted=shown,
+            positions=positions,
+            counts=counts,
+        )
+
+
+class ReplaceMLM(WithGenerator):
+    """Masked language modelling without [MASK]: the chosen positions show the generator's samples.
+
+    The discriminator is a second masked language model; its figures are those of guessing the originals at the chosen positions.
+    The paper does not say how the two losses were weighted: of one kind, they get one weight. Arguments as of `WithGenerator`.
+    """
+
+    def __init__(
+        self,
+        generator: nn.Module | Literal["uniform"],
+        discriminator: nn.Module,
+        *,
+        disc_weight: float = 1.0,
+        pad_token_id: int = 0,
+        sep_token_id: int | None = None,
+        **settings: Any,
+    ) -> None:
+        settings.setdefault("num_tokens", vocab_size_of(generator, discriminator))
+        super().__init__(
+            generator, disc_weight=disc_weight, pad_token_id=pad_token_id, sep_token_id=sep_token_id, **settings
+        )
+        self.discriminator = as_generator(discriminator, pad_token_id=pad_token_id, sep_token_id=sep_token_id)
+
+    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
+        """ids (B, T); `draws` as in Electra."""
+        corrupted = self.corrupt(ids, self.masking.draws(ids, draws))
+        attended = ids != self.masking.special.pad
+        labels = corrupt.is_replaced(ids, corrupted.ids)
+        logits = self.discriminator(corrupted.ids, corrupted.positions)  # (B, K, V)
+        disc_loss = mean_cross_entropy(logits, corrupted.originals, corrupted.counts)
+        return Output(
+            loss=self.total(corrupted.mlm_loss, disc_loss),
+            mlm_loss=corrupted.mlm_loss,
+            disc_loss=disc_loss,
+            gen_acc=corrupted.gen_acc,
+            sampled_acc=corrupted.sampled_acc,
+            disc_acc=accuracy(logits, corrupted.originals, corrupted.counts),
+            disc_labels=labels,
+            replaced_rate=ratio(labels, attended),
+            attended=attended,
+            is_scored=corrupt.is_chosen(ids, corrupted.positions, corrupted.counts),
+            corrupted=corrupted.ids,
+            positions=corrupted.positions,
+            counts=corrupted.counts,
+        )
+
+
+class AllTokensMLM(WithGenerator):
+    """Guess the original at every position of rows with the generator's samples in them, with a copy gate.
+
+    Of each token, D = sigmoid(w h + b) says how likely it is to be the original: the guess is D times "the token that stands here",
+    plus 1 - D times the softmax. -(w h + b) thus is a replaced-token logit, and the detection figures are its own. The loss is a mean
+    over all tokens, of which about .15 are hard; its weight, which the paper does not give, makes up for that.
+
+    The discriminator is one of our generators, or a transformers `...ForMaskedLM` whose head is known. It guesses a block of tokens
+    at a time, and again in the backward pass, so that no (B, T, V) tensor is kept.
+    """
+
+    MAX_SCORES = 2**25  # of a block: 128 MB
+
+    def __init__(
+        self,
+        generator: nn.Module | Literal["uniform"],
+        discriminator: nn.Module,
+        *,
+        disc_weight: float = 7.0,
+        pad_token_id: int = 0,
+        sep_token_id: int | None = None,
+        **settings: Any,
+    ) -> None:
+        settings.setdefault("num_tokens", vocab_size_of(generator, discriminator))
+        super().__init__(
+            generator, disc_weight=disc_weight, pad_token_id=pad_token_id, sep_token_id=sep_token_id, **settings
+        )
+        self.discriminator = as_generator(discriminator, pad_token_id=pad_token_id, sep_token_id=sep_token_id)
+        body_and_head(self.discriminator)  # complains now, not at the first step
+        like = next(self.discriminator.parameters())
+        self.gate = nn.Linear(hidden_size_of(discriminator), 1, device=like.device, dtype=like.dtype)
+
+    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
+        """ids (B, T); `draws` as in Electra."""
+        corrupted = self.corrupt(ids, self.masking.draws(ids, draws))
+        attended = ids != self.masking.special.pad
+        labels = corrupt.is_replaced(ids, corrupted.ids)
+        body, head = body_and_head(self.discriminator)
+        hidden = body(corrupted.ids)  # (B, T, H)
+        copies = self.gate(hidden).squeeze(-1).float().masked_fill(~attended, 0)  # (B, T)
+        guesses = self.log_probabilities(head, hidden, ids)  # (B, T)
+        losses = -mix(copies, ~labels, guesses).masked_fill(~attended, 0)
+        disc_loss = ratio(losses, attended)
+        return Output(
+            loss=self.total(corrupted.mlm_loss, disc_loss),
+            mlm_loss=corrupted.mlm_loss,
+            disc_loss=disc_loss,
+            gen_acc=corrupted.gen_acc,
+            sampled_acc=corrupted.sampled_acc,
+            corrupted=corrupted.ids,
+            positions=corrupted.positions,
+            counts=corrupted.counts,
+            **detection(-copies, labels, attended, attended),
+        )
+
+    def log_probabilities(self, head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
+        """The softmax's log probability of each target (B, T), a block of tokens at a time: (B, T)."""
+
+        def of_block(hidden: Tensor, targets: Tensor) -> Tensor:
+            return -F.cross_entropy(head(hidden).float(), targets, reduction="none")
+
+        num_rows = max(1, self.MAX_SCORES // (self.vocab_size or 2**15))
+        blocks = zip(hidden.flatten(0, 1).split(num_rows), targets.flatten().split(num_rows), strict=True)
+        return torch.cat([checkpoint(of_block, *block, use_reentrant=False) for block in blocks]).view_as(targets)
+
+
+def mix(copies: Tensor, is_same: Tensor, guesses: Tensor) -> Tensor:
+    """log(D [is_same] + (1 - D) q) of the gate's logit and of log q, never through a logarithm of 0."""
+    guessed = F.logsigmoid(-copies) + guesses
+    return torch.where(is_same, torch.logaddexp(F.logsigmoid(copies), guessed), guessed)
+
+
+def body_and_head(model: nn.Module) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """A masked language model in two: ids (B, T) -> hidden (B, T, H), and hidden (..., H) -> logits (..., V)."""
+    if isinstance(model, Generator):
+        return model.hidden, lambda hidden: F.linear(
+            model.head(hidden), model.body.embeddings.word.weight, model.output_bias
+        )
+    if isinstance(model, GeneratorAdapter) and model.head is not None:
+        inner, inputs_for, head = model.model, model.inputs_for, model.head
+        return lambda ids: inner.base_model(ids, **inputs_for(ids))[0], lambda hidden: head(inner, hidden)  # type: ignore[operator]
+    name = type(getattr(model, "model", model)).__name__
+    raise UserError(
+        f"AllTokensMLM needs the hidden states of its discriminator, and {name} does not show them; "
+        "use electrakit's Generator or a transformers ...ForMaskedLM"
+    )
+
+
+def hidden_size_of(model: nn.Module) -> int:
+    return model.config.hidden_size  # type: ignore[union-attr, return-value]

@@ -1,0 +1,179 @@
+"""What an objective returns, and sums of it over an evaluation."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Output(NamedTuple):
+    """A step's losses, figures and tensors. What an objective does not have is None.
+
+    The first seven are those of electra-pytorch, in its order. Figures are tensors of no dimension: nothing waits for the GPU.
+    """
+
+    loss: Tensor
+    mlm_loss: Tensor | None = None
+    """Mean cross-entropy of the generator over the chosen positions."""
+    disc_loss: Tensor | None = None
+    """Mean loss of the discriminator over the tokens where it is scored."""
+    gen_acc: Tensor | None = None
+    """How often the generator's best guess is the original."""
+    disc_acc: Tensor | None = None
+    """Share of the scored tokens that the discriminator tells right."""
+    disc_labels: Tensor | None = None
+    """(B, T) bool: this token was replaced by another."""
+    disc_predictions: Tensor | None = None
+    """(B, T) bool: the discriminator says so (its logit is above 0); False on padding."""
+    sampled_acc: Tensor | None = None
+    """How often the sampled token is the original."""
+    disc_precision: Tensor | None = None
+    disc_recall: Tensor | None = None
+    replaced_rate: Tensor | None = None
+    """Share of the real tokens that were replaced."""
+    disc_logits: Tensor | None = None
+    """(B, T) float32; 0 where the discriminator is not scored."""
+    attended: Tensor | None = None
+    """(B, T) bool: not padding."""
+    is_scored: Tensor | None = None
+    """(B, T) bool: where the discriminator is scored."""
+    corrupted: Tensor | None = None
+    """(B, T): the ids that the discriminator read (for MaskedLM: that the model read)."""
+    positions: Tensor | None = None
+    """(B, K): the chosen positions."""
+    counts: Tensor | None = None
+    """(B, K) bool: which of them count."""
+
+    @property
+    def metrics(self) -> dict[str, Tensor]:
+        """The figures by name, detached, for a log."""
+        fields = ((name, value) for name, value in self._asdict().items() if value is not None)
+        return {name: value.detach() for name, value in fields if value.ndim == 0}
+
+
+def ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """The share of a count, float32; 0 of nothing is 0."""
+    return part.sum().float() / whole.sum().clamp(min=1)
+
+
+def detection(logits: Tensor, labels: Tensor, attended: Tensor, is_scored: Tensor) -> dict[str, Tensor]:
+    """The discriminator's figures. Above 0 means replaced: a sigmoid would have to be compared with a half."""
+    predictions = (logits > 0) & is_scored
+    is_right = (predictions == labels) & is_scored
+    hits = predictions & labels
+    return {
+        "disc_acc": ratio(is_right, is_scored),
+        "disc_precision": ratio(hits, predictions),
+        "disc_recall": ratio(hits, labels & is_scored),
+        "replaced_rate": ratio(labels, attended),
+        "disc_labels": labels,
+        "disc_predictions": predictions,
+        "disc_logits": logits.detach(),
+        "attended": attended,
+        "is_scored": is_scored,
+    }
+
+
+class EvaluationSums:
+    """Adds up the outputs of an evaluation: every figure over all tokens, as if it had been one batch, and the AUC.
+
+    `tensors()` of several workers may be summed in place (all_reduce), or whole objects with +.
+    """
+
+    NAMES = (
+        *("num_chosen", "mlm_loss", "gen_right", "sampled_right"),
+        *("num_attended", "num_replaced", "num_scored", "disc_loss", "disc_right", "num_said", "num_true", "num_hits"),
+    )
+    BITS = 20  # of a logit's 32: logits that differ by 1 part in 2,000 are told apart, whatever their size
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.sums = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
+        self.seen = torch.zeros(len(self.NAMES), dtype=torch.int64, device=device)  # which figures the objective has
+        self.histogram = torch.zeros(
+            2, 2**self.BITS, dtype=torch.int64, device=device
+        )  # logits of originals, of replaced
+
+    @torch.no_grad()
+    def add(self, output: Output) -> "EvaluationSums":
+        """Sums on the GPU take outputs from there without waiting for them."""
+        present = {name: value for name, value in output._asdict().items() if value is not None}
+        output = Output(**{name: value.detach().to(self.sums.device) for name, value in present.items()})
+        found = {name: value for name, value in _sums(output).items() if value is not None}
+        index = torch.tensor([self.NAMES.index(name) for name in found], device=self.sums.device)
+        self.sums.index_add_(0, index, torch.stack([value.double() for value in found.values()]))
+        self.seen.index_fill_(0, index, 1)
+        if output.disc_logits is not None and output.disc_labels is not None and output.is_scored is not None:
+            places = sortable(output.disc_logits, self.BITS) + output.disc_labels * 2**self.BITS  # (B, T)
+            self.histogram.view(-1).index_add_(0, places.flatten(), output.is_scored.flatten().long())
+        return self
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What to sum over the workers, in place."""
+        return self.sums, self.seen, self.histogram
+
+    def __add__(self, other: "EvaluationSums") -> "EvaluationSums":
+        both = EvaluationSums(self.sums.device)
+        for total, one, two in zip(both.tensors(), self.tensors(), other.tensors(), strict=True):
+            total += one + two.to(one.device)
+        return both
+
+    def result(self) -> dict[str, float]:
+        """The figures by the names of `Output`, and disc_auc. What cannot be said (an AUC of one class) is left out."""
+        figures = zip(self.NAMES, self.sums.tolist(), self.seen.tolist(), strict=True)
+        sums = {name: value for name, value, seen in figures if seen}
+        shares = {
+            "mlm_loss": ("mlm_loss", "num_chosen"),
+            "gen_acc": ("gen_right", "num_chosen"),
+            "sampled_acc": ("sampled_right", "num_chosen"),
+            "disc_loss": ("disc_loss", "num_scored"),
+            "disc_acc": ("disc_right", "num_scored"),
+            "disc_precision": ("num_hits", "num_said"),
+            "disc_recall": ("num_hits", "num_true"),
+            "replaced_rate": ("num_replaced", "num_attended"),
+        }
+        result = {
+            name: sums[part] / sums[whole] for name, (part, whole) in shares.items() if part in sums and sums.get(whole)
+        }
+        if self.histogram.any(-1).all():
+            result["disc_auc"] = area_under_curve(self.histogram)
+        return result
+
+
+def _sums(output: Output) -> dict[str, Tensor | None]:
+    """What adds up over batches: counts, and means times their counts."""
+
+    def total(mean: Tensor | None, count: Tensor | None) -> Tensor | None:
+        return None if mean is None or count is None else mean.double() * count
+
+    def count(*masks: Tensor | None) -> Tensor | None:
+        present = [mask for mask in masks if mask is not None]
+        return torch.stack(present).all(0).sum() if len(present) == len(masks) else None
+
+    num_chosen, num_scored = count(output.counts), count(output.is_scored)
+    return {
+        "num_chosen": num_chosen,
+        "mlm_loss": total(output.mlm_loss, num_chosen),
+        "gen_right": total(output.gen_acc, num_chosen),
+        "sampled_right": total(output.sampled_acc, num_chosen),
+        "num_attended": count(output.attended),
+        "num_replaced": total(output.replaced_rate, count(output.attended)),
+        "num_scored": num_scored,
+        "disc_loss": total(output.disc_loss, num_scored),
+        "disc_right": total(output.disc_acc, num_scored),
+        "num_said": count(output.disc_predictions),
+        "num_true": count(output.disc_labels, output.is_scored),
+        "num_hits": count(output.disc_predictions, output.disc_labels),
+    }
+
+
+def sortable(values: Tensor, num_bits: int) -> Tensor:
+    """float32 as integers in the same order, 0 .. 2**num_bits - 1: the leading bits, those of negative numbers turned round."""
+    bits = (values.float() + 0.0).view(torch.int32).long()  # + 0.0: there is one zero only
+    return torch.where(bits < 0, ~bits & 0x7FFFFFFF, bits + 0x80000000) >> (32 - num_bits)
+
+
+def area_under_curve(histogram: Tensor) -> float:
+    """How often a replaced token's logit is above an original's, half of the ties; from counts (2, N) in ascending order."""
+    originals, replaced = histogram.double()
+    below = originals.cumsum(-1) - originals
+    return ((replaced * (below + originals / 2)).sum() / (originals.sum() * replaced.sum())).item()

@@ -1,0 +1,315 @@
+"""The settings of a pretraining run: frozen dataclasses, JSON in and out. Nothing here needs torch."""
+
+import difflib
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from electrakit.errors import UserError
+from electrakit.model.network import NetworkConfig
+
+Share = Literal["nothing", "embeddings", "encoder"]
+Kind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]
+Optimizer = Literal["official_adam", "adamw", "lamb", "muon"]
+Schedule = Literal["official", "linear", "cosine", "cosine_restarts", "constant"]
+Precision = Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig:
+    """What is learned. The defaults are ELECTRA's."""
+
+    kind: Kind = "electra"
+    """`electra` finds replaced tokens, `mlm` is BERT's objective, `replace_mlm` and `all_tokens_mlm` are the paper's two in between."""
+    mask_prob: float = 0.15
+    """Share of a row's real tokens that is chosen."""
+    replace_prob: float = 0.85
+    """Share of the chosen tokens that the generator sees as [MASK]; the others it sees as they are."""
+    scheme: Literal["bert", "electra"] = "bert"
+    """What `mlm` shows at the chosen tokens: bert 80 % [MASK], 10 % random, 10 % unchanged; electra 85 % [MASK], 15 % unchanged."""
+    temperature: float = 1.0
+    """Of the generator's distribution when replacements are sampled."""
+    disallow_correct: bool = False
+    """Never sample the original token."""
+    loss_on: Literal["all", "masked"] = "all"
+    """Where the discriminator is scored: at all real tokens, or (ELECTRA-15 %) at the chosen ones only."""
+    gen_weight: float = 1.0
+    """Weight of the generator's loss."""
+    disc_weight: float = 50.0
+    """Weight of the discriminator's loss."""
+    official: bool = False
+    """Choose positions with replacement, as google-research/electra does (about 8 % fewer are masked); for comparison."""
+    whole_words: bool = False
+    """Choose whole words instead of single tokens."""
+
+    def __post_init__(self) -> None:
+        _check_rates(self, "mask_prob", "replace_prob")
+        if self.mask_prob == 0:
+            raise UserError("objective.mask_prob is 0: nothing would be learned; the paper has 0.15")
+        if not self.temperature > 0:
+            raise UserError(f"objective.temperature must be above 0, got {self.temperature}; 1 is the paper's")
+        if min(self.gen_weight, self.disc_weight) < 0:
+            raise UserError(
+                f"weights must not be negative: gen_weight is {self.gen_weight}, disc_weight {self.disc_weight}"
+            )
+        if self.official and self.whole_words:
+            raise UserError("objective.official chooses tokens one by one: drop it, or drop objective.whole_words")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """How weights are changed. The defaults are those of ELECTRA-small."""
+
+    name: Optimizer = "official_adam"
+    """`official_adam` has no bias correction; `adamw` has it; `lamb` scales each layer's step; `muon` turns matrices, AdamW the rest."""
+    lr: float = 5e-4
+    """The highest learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """How long the two averages of the gradient remember."""
+    eps: float = 1e-6
+    """Added to the denominator."""
+    weight_decay: float = 0.01
+    """Decoupled, on all but biases and norms."""
+    max_grad_norm: float | None = 1.0
+    """Longer gradients are cut to this length. None: they are not."""
+    schedule: Schedule = "official"
+    """How the learning rate falls after the warm-up; `official` is linear and already falls during it."""
+    warmup_steps: int = 10_000
+    """Steps in which the learning rate rises from 0."""
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "lr", "eps")
+        _check_rates(self, "weight_decay")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError(f"optim.betas must be from 0 to below 1, got {self.betas}")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise UserError(f"optim.max_grad_norm must be above 0, got {self.max_grad_norm}; None switches it off")
+        if self.warmup_steps < 0:
+            raise UserError(f"optim.warmup_steps must be 0 or more, got {self.warmup_steps}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """One pretraining run. The defaults are ELECTRA-small's; the functions of electrakit.presets are the way to make one."""
+
+    data: Path | None = None
+    """Folder of shards, made by electra prepare."""
+    run: Path | None = None
+    """Folder to write. A started run is gone on with."""
+    steps: int = 1_000_000
+    """Updates of the weights."""
+    batch_size: int = 128
+    """Rows of an update, over all processes."""
+    micro_batch: int | None = None
+    """Rows of a process that go through the networks at a time; gradients add up. None: as many as fit into memory."""
+    length: int = 128
+    """Tokens in a row, [CLS] and [SEP] included: that of the shards."""
+    seed: int = 0
+    """Decides the first weights, the order of the rows, and what is masked."""
+    discriminator: NetworkConfig = field(default_factory=NetworkConfig)
+    """The network that is kept. With the objective `mlm` it is the masked language model itself."""
+    generator: NetworkConfig | None = field(
+        default_factory=lambda: NetworkConfig(hidden_size=64, ffn_size=256, num_heads=1)
+    )
+    """The network that makes replacements. None: they are drawn uniformly; `mlm` has none."""
+    share: Share = "embeddings"
+    """Which weights the two networks have in common."""
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    """What is learned."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """How weights are changed."""
+    precision: Precision = "fp32"
+    """Of the matrix products. Weights and optimizer are always in fp32."""
+    compile: bool = False
+    """Compile the step: a minute at the start, faster after it."""
+    log_every: int = 100
+    """Steps between two lines of the log."""
+    valid_every: int = 5_000
+    """Steps between two validations."""
+    save_every: int = 5_000
+    """Steps between two checkpoints."""
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "steps", "batch_size", "length", "log_every", "valid_every", "save_every")
+        if self.micro_batch is not None:
+            _check_positive(self, "micro_batch")
+        if self.objective.kind == "mlm" and self.generator is not None:
+            raise UserError("objective.kind='mlm' has one network, the discriminator's: set generator to None")
+        if self.generator is not None:
+            self._check_pair(self.generator)
+
+    def _check_pair(self, generator: NetworkConfig) -> None:
+        for name in ("vocab_size", "pad_token_id", "sep_token_id"):
+            ours, theirs = getattr(generator, name), getattr(self.discriminator, name)
+            if ours != theirs:
+                raise UserError(
+                    f"generator.{name} is {ours}, discriminator.{name} {theirs}: both networks read the same rows; make them equal"
+                )
+        sizes = generator.embedding_size, self.discriminator.embedding_size
+        if self.share == "embeddings" and sizes[0] != sizes[1]:
+            raise UserError(
+                f"cannot share embeddings: generator has size {sizes[0]}, discriminator {sizes[1]}; make them equal or use share='nothing'"
+            )
+        if self.share == "encoder" and generator.body != self.discriminator.body:
+            raise UserError(
+                f"cannot share the encoder: generator has body {generator.body!r}, discriminator {self.discriminator.body!r}; "
+                "make them equal or use share='embeddings'"
+            )
+
+    @property
+    def networks(self) -> dict[str, NetworkConfig]:
+        """By the name of their field, those that there are."""
+        pair = {"generator": self.generator, "discriminator": self.discriminator}
+        return {name: network for name, network in pair.items() if network is not None}
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens seen in the whole run, padding included."""
+        return self.steps * self.batch_size * self.length
+
+
+# Changes
+
+
+def override(config: PretrainConfig, *changes: Mapping[str, Any]) -> PretrainConfig:
+    """The config with changes by field name, one set after the other; those of a part as a dict: `{"optim": {"lr": 1e-3}}`.
+
+    One name more than the fields is known: `vocab_size`, which both networks must have in common.
+    """
+    for change in changes:
+        nested = {name: value for name, value in change.items() if name != "vocab_size"}
+        if "vocab_size" in change:
+            for name in config.networks:
+                if isinstance(given := nested.get(name, {}), Mapping):
+                    nested[name] = {"vocab_size": change["vocab_size"], **given}
+        config = _change(config, nested, "")
+    return config
+
+
+def with_special_ids(config: PretrainConfig, special_ids: Mapping[str, int]) -> PretrainConfig:
+    """The config for rows with these ids of [PAD] and [SEP], as the manifest of the shards names them."""
+    ids = {"pad_token_id": special_ids["pad"], "sep_token_id": special_ids["sep"]}
+    return override(config, dict.fromkeys(config.networks, ids))
+
+
+# JSON
+
+
+def to_json(config: PretrainConfig) -> dict[str, Any]:
+    """Plain values only, as they stand in config.json."""
+    return json.loads(json.dumps(asdict(config), default=str))
+
+
+def from_json(values: Mapping[str, Any]) -> PretrainConfig:
+    """What `to_json` gave: every key must be there, and no other."""
+    return _read(PretrainConfig, values, "")
+
+
+def load_config(path: str | Path) -> PretrainConfig:
+    """Read a config.json."""
+    try:
+        return from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is not JSON: {error}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def save_config(config: PretrainConfig, path: str | Path) -> None:
+    """Write a config.json."""
+    Path(path).write_text(json.dumps(to_json(config), indent=2) + "\n", encoding="utf-8")
+
+
+# Values, checked against the annotation of their field
+
+
+def _change(config: Any, changes: Mapping[str, Any], where: str) -> Any:
+    """A dataclass with some of its fields changed."""
+    hints = _hints_for(type(config), changes, where)
+    values = {}
+    for name, value in changes.items():
+        old = getattr(config, name)
+        is_part = is_dataclass(old) and isinstance(value, Mapping)
+        values[name] = (
+            _change(old, value, f"{where}{name}.") if is_part else _read(hints[name], value, f"{where}{name}")
+        )
+    return _make(lambda: replace(config, **values), where)
+
+
+def _read(hint: Any, value: Any, where: str) -> Any:
+    """The value as its annotation wants it, or an error that names the field."""
+    if get_origin(hint) in (Union, types.UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        return None if value is None else _read(kinds[0], value, where)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _read_dataclass(hint, value, where)
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise UserError(f"{where} is {value!r}; choose one of {', '.join(get_args(hint))}")
+        return value
+    if get_origin(hint) is tuple:
+        kinds = list(get_args(hint))
+        if not isinstance(value, list | tuple) or len(value) != len(kinds):
+            raise UserError(f"{where} is {value!r}; it must be {len(kinds)} numbers")
+        return tuple(_read(kind, one, where) for kind, one in zip(kinds, value, strict=True))
+    if hint is Path and isinstance(value, str | Path):
+        return Path(value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+        return float(value)
+    if hint in (bool, int) and type(value) is hint:
+        return value
+    wanted = {Path: "a path", float: "a number", bool: "true or false", int: "a whole number"}[hint]
+    raise UserError(f"{where} is {value!r}; it must be {wanted}")
+
+
+def _read_dataclass(cls: type, value: Any, where: str) -> Any:
+    if isinstance(value, cls):
+        return value
+    prefix = f"{where}." if where else ""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where or 'the config'} is {value!r}; it must be an object with {', '.join(_names(cls))}")
+    hints = _hints_for(cls, value, prefix)
+    if missing := [name for name in hints if name not in value]:
+        raise UserError(f"{prefix}{missing[0]} is missing; add it, or start from a preset")
+    values = {name: _read(hint, value[name], f"{prefix}{name}") for name, hint in hints.items()}
+    return _make(lambda: cls(**values), prefix)
+
+
+def _hints_for(cls: type, names: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    for name in names:
+        if name not in _names(cls):
+            close = difflib.get_close_matches(name, _names(cls), n=1)
+            hint = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(_names(cls))}"
+            raise UserError(f"unknown setting {prefix}{name}; {hint}")
+    return get_type_hints(cls)
+
+
+def _make(construct: Any, prefix: str) -> Any:
+    """Networks do not know which of the two they are: their errors are told apart here."""
+    try:
+        return construct()
+    except UserError as error:
+        is_network = prefix.startswith(("generator.", "discriminator."))
+        raise UserError(f"{prefix[:-1]}: {error}" if is_network else str(error)) from None
+
+
+def _names(cls: type) -> list[str]:
+    return [entry.name for entry in fields(cls)]
+
+
+def _check_positive(config: Any, *names: str) -> None:
+    for name in names:
+        if not getattr(config, name) > 0:
+            raise UserError(f"{name} must be above 0, got {getattr(config, name)}")
+
+
+def _check_rates(config: Any, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(config, name) <= 1:
+            raise UserError(f"{name} is {getattr(config, name)}: it is a rate, from 0 to 1")

@@ -1,0 +1,151 @@
+"""Settings of a run: JSON in and out, changes by name, and errors that say which setting is meant."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from electrakit import presets
+from electrakit.errors import UserError
+from electrakit.model.network import NetworkConfig
+from electrakit.pretrain_config import (
+    OptimConfig,
+    PretrainConfig,
+    Share,
+    from_json,
+    load_config,
+    override,
+    save_config,
+    to_json,
+    with_special_ids,
+)
+
+
+def test_the_settings_need_no_torch():
+    code = (
+        "import sys, electrakit.presets, electrakit.show; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["False", "False"]
+
+
+def test_share_means_the_same_here_and_in_tie():
+    from electrakit.model.tie import Share as TieShare
+
+    assert get_args(Share) == get_args(TieShare)
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=presets.PRESETS)
+def test_json_gives_back_the_same_config(preset, tmp_path):
+    config = preset(data="shards/mine", run=Path("runs/mine"), optim={"betas": [0.8, 0.98]})
+    assert from_json(json.loads(json.dumps(to_json(config)))) == config
+    save_config(config, tmp_path / "config.json")
+    assert load_config(tmp_path / "config.json") == config
+    assert config.data == Path("shards/mine") and config.optim.betas == (0.8, 0.98)
+
+
+def without(values: dict, *path: str) -> dict:
+    name, *rest = path
+    if rest:
+        return {**values, name: without(values[name], *rest)}
+    return {key: value for key, value in values.items() if key != name}
+
+
+JSON = to_json(presets.electra_small())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({**JSON, "stepz": 3}, r"unknown setting stepz; did you mean steps\?"),
+        ({**JSON, "optim": {**JSON["optim"], "colour": 3}}, r"unknown setting optim\.colour; there are name, lr"),
+        (without(JSON, "seed"), "seed is missing"),
+        (without(JSON, "generator", "num_heads"), r"generator\.num_heads is missing"),
+        ({**JSON, "steps": "many"}, "steps is 'many'; it must be a whole number"),
+        ({**JSON, "steps": True}, "steps is True; it must be a whole number"),
+        ({**JSON, "optim": {**JSON["optim"], "lr": float("nan")}}, r"optim\.lr is nan; it must be a number"),
+        ({**JSON, "optim": {**JSON["optim"], "betas": [0.9]}}, r"optim\.betas is \[0\.9\]; it must be 2 numbers"),
+        ({**JSON, "optim": 3}, "optim is 3; it must be an object with name, lr"),
+        ({**JSON, "compile": 1}, "compile is 1; it must be true or false"),
+        ({**JSON, "share": "all"}, "share is 'all'; choose one of nothing, embeddings, encoder"),
+        ([], "the config is"),
+    ],
+)
+def test_a_bad_json_names_the_setting_and_the_way_out(values, message):
+    with pytest.raises(UserError, match=message):
+        from_json(values)
+
+
+def test_a_bad_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read .*none\.json"):
+        load_config(tmp_path / "none.json")
+    (tmp_path / "half.json").write_text("{")
+    with pytest.raises(UserError, match=r"half\.json is not JSON"):
+        load_config(tmp_path / "half.json")
+    (tmp_path / "empty.json").write_text("{}")
+    with pytest.raises(UserError, match=r"empty\.json: data is missing"):
+        load_config(tmp_path / "empty.json")
+
+
+def test_changes_reach_parts_and_leave_the_rest():
+    config = presets.electra_small(steps=7, optim={"lr": 1}, generator={"num_layers": 3})
+    assert (config.steps, config.optim.lr, config.generator.num_layers) == (7, 1.0, 3)
+    assert override(config, {"steps": 1_000_000, "optim": OptimConfig(), "generator": {"num_layers": 12}}) == (
+        presets.electra_small()
+    )
+
+
+def test_later_changes_win_and_the_vocabulary_is_that_of_both_networks():
+    config = override(presets.tiny(), {"steps": 5}, {"steps": 6, "vocab_size": 99, "generator": {"num_layers": 1}})
+    assert config.steps == 6 and config.generator.num_layers == 1
+    assert {network.vocab_size for network in config.networks.values()} == {99}
+    assert presets.mlm_small(vocab_size=99).discriminator.vocab_size == 99
+
+
+def test_special_ids_of_the_shards_go_to_both_networks():
+    config = with_special_ids(presets.tiny(), {"pad": 5, "unk": 1, "cls": 2, "sep": 3, "mask": 4})
+    assert {(network.pad_token_id, network.sep_token_id) for network in config.networks.values()} == {(5, 3)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sharing": "nothing"}, "unknown setting sharing; did you mean share"),
+        ({"optim": {"learning_rate": 1}}, r"unknown setting optim\.learning_rate"),
+        ({"steps": 0}, "steps must be above 0"),
+        ({"micro_batch": 0}, "micro_batch must be above 0"),
+        ({"optim": {"lr": -1}}, "lr must be above 0"),
+        ({"optim": {"betas": (0.9, 1.0)}}, r"optim\.betas must be from 0 to below 1"),
+        ({"optim": {"max_grad_norm": 0}}, "None switches it off"),
+        ({"optim": {"warmup_steps": -1}}, "warmup_steps must be 0 or more"),
+        ({"objective": {"mask_prob": 1.5}}, "mask_prob is 1.5: it is a rate"),
+        ({"objective": {"mask_prob": 0}}, "nothing would be learned"),
+        ({"objective": {"temperature": 0}}, "temperature must be above 0"),
+        ({"objective": {"gen_weight": -1}}, "must not be negative"),
+        ({"objective": {"official": True, "whole_words": True}}, "one by one"),
+        ({"objective": {"kind": "mlm"}}, "set generator to None"),
+        ({"discriminator": {"hidden_size": 250}}, "discriminator: hidden_size 250 does not divide by num_heads 4"),
+        ({"generator": {"vocab_size": 9_000}}, r"generator\.vocab_size is 9000, discriminator\.vocab_size 30522"),
+        ({"generator": {"embedding_size": 64}}, "cannot share embeddings: generator has size 64, discriminator 128"),
+        (
+            {"generator": NetworkConfig(body="albert"), "share": "encoder"},
+            "cannot share the encoder: generator has body",
+        ),
+        ({"discriminator": {"body": "bert"}}, "no embedding projection"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        presets.electra_small(**changes)
+
+
+def test_a_run_can_have_no_generator():
+    assert presets.electra_small(generator=None).generator is None
+    assert list(presets.mlm_small().networks) == ["discriminator"]
+
+
+def test_tokens_seen():
+    assert PretrainConfig(steps=10, batch_size=3, length=5).num_tokens == 150

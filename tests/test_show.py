@@ -1,0 +1,175 @@
+"""electra show: the numbers are there, warnings appear exactly when they should, nothing is built."""
+
+import io
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+from electrakit import presets
+from electrakit.arguments import config_from_arguments
+from electrakit.errors import UserError
+from electrakit.model.counts import count_parameters, flops_per_step
+from electrakit.pretrain_config import override
+from electrakit.show import find_warnings, print_config, show
+
+
+def shown(*arguments):
+    console = Console(width=200, file=io.StringIO())
+    show(arguments, console)
+    return console.file.getvalue()
+
+
+def shown_config(config):
+    console = Console(width=200, file=io.StringIO())
+    print_config("mine", config, None, console)
+    return console.file.getvalue()
+
+
+def make_shards(folder, vocab_size=8_000, length=128):
+    folder.mkdir()
+    manifest = {
+        "format": 1,
+        "length": length,
+        "dtype": "uint16",
+        "vocab_size": vocab_size,
+        "special_ids": {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
+        "splits": {"train": {"rows": 320}},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_the_numbers_are_shown_and_no_preset_warns(name):
+    text, config = shown(name), presets.PRESETS[name]()
+    count = count_parameters(config)
+    for number in (count.total, count.encoder, count.discriminator, config.num_tokens, config.steps):
+        assert f"{number:,}" in text
+    assert f"{flops_per_step(config):.3g}" in text and f"{flops_per_step(config) * config.steps:.3g}" in text
+    assert f"{config.optim.lr:g}" in text and config.optim.name in text and config.objective.kind in text
+    assert ("generator's output table" in text) == (config.generator is not None)
+    assert "warning" not in text
+
+
+def test_the_largest_preset_answers_in_seconds_without_torch():
+    code = "import sys; from electrakit.show import show; show(['electra_large']); assert 'torch' not in sys.modules"
+    start = time.monotonic()
+    text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "334,092,288" in text and time.monotonic() - start < 10
+
+
+def test_every_setting_of_the_objective_that_is_not_usual_is_shown():
+    unusual = {"temperature": 2.0, "disallow_correct": True, "official": True}
+    text = shown_config(presets.electra_small(objective=unusual))
+    for words in ("temperature 2", "never the original", "official sampling"):
+        assert words in text and words not in shown_config(presets.electra_small())
+    assert "uniform replacements" in shown_config(presets.electra_small(generator=None))
+
+
+# Arguments
+
+
+def test_options_of_the_preset_and_changes_are_read():
+    arguments = "alectra_small --generator bert --optim.lr 1e-3 --generator.num-layers 2 --vocab-size 900 --steps 7"
+    name, config = config_from_arguments(arguments.split(), verb="show")
+    wanted = presets.alectra_small(generator="bert", optim={"lr": 1e-3}, steps=7, vocab_size=900)
+    assert (name, config) == ("alectra_small", override(wanted, {"generator": {"num_layers": 2}}))
+    _, config = config_from_arguments(["electra_base", "--body=modern", "--optim.max-grad-norm", "None"], verb="show")
+    assert config == presets.electra_base(body="modern", optim={"max_grad_norm": None})
+    _, config = config_from_arguments(["alectra_small", "--share", "encoder"], verb="show")
+    assert config == presets.alectra_small(share="encoder")
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_without_changes_the_preset_comes_out_as_it_is(name):
+    assert config_from_arguments([name], verb="show") == (name, presets.PRESETS[name]())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("electra_smal", "unknown preset 'electra_smal'; did you mean electra_small.*there are tiny, mini"),
+        ("electra_small --body gpt", "electra_small: argument --body: invalid choice: 'gpt'"),
+        ("electra_small --vocab-size many", "--vocab-size: invalid int value"),
+        ("electra_small --discriminator.hidden-size 250", "hidden_size 250 does not divide by num_heads 4"),
+        ("electra_small --steps 0", "steps must be above 0"),
+        ("electra_small --optim.lr -1", "lr must be above 0"),
+        ("electra_small --generator.vocab-size 9000", "make them equal"),
+        ("alectra_small --generator bert --share encoder", "cannot share the encoder"),
+        ("electra_small --data nowhere", "no shards folder nowhere"),
+    ],
+)
+def test_mistakes_are_said_in_one_line(arguments, message, capsys):
+    with pytest.raises(UserError, match=message):
+        show(arguments.split())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_unknown_setting_is_told_with_the_nearest_one(capsys):
+    with pytest.raises(SystemExit) as stop:
+        show(["electra_small", "--optim.lrr", "1"])
+    assert stop.value.code == 2 and "--optim.lr" in capsys.readouterr().err
+
+
+def test_help_lists_the_presets_and_their_settings(capsys):
+    with pytest.raises(SystemExit) as stop:
+        show(["--help"])
+    assert stop.value.code == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in presets.PRESETS)
+    with pytest.raises(SystemExit) as stop:
+        show([])
+    assert stop.value.code == 2
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        show(["alectra_small", "--help"])
+    settings = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert "--generator albert|bert" in settings and "--optim.lr" in settings and "--generator.hidden-size" in settings
+
+
+# Warnings
+
+WARNINGS = {  # what is changed: (a change that is still fine, one that is not, a word of the warning)
+    "generator": (
+        {"generator": {"hidden_size": 128, "ffn_size": 512, "num_heads": 2}},
+        {"generator": {"hidden_size": 256, "ffn_size": 1024, "num_heads": 4}},
+        "the generator is as large as the discriminator",
+    ),
+    "lr": ({"optim": {"lr": 2e-3}}, {"optim": {"lr": 5e-2}}, "optim.lr 0.05 is 100 times the 0.0005"),  # seed 003
+    "lr of lamb": (
+        {"optim": {"lr": 1e-2, "name": "lamb"}},
+        {"optim": {"lr": 5e-2, "name": "lamb"}},
+        "25 times the 0.002 that is usual with lamb",
+    ),
+    "warm-up": ({"steps": 10_001}, {"steps": 10_000}, "the warm-up of 10,000 steps is as long as the run of 10,000"),
+    "length": ({"length": 512}, {"length": 513}, "longer than discriminator.max_length 512"),
+}
+
+
+@pytest.mark.parametrize(("fine", "wrong", "words"), WARNINGS.values(), ids=WARNINGS)
+def test_a_warning_appears_exactly_when_it_should(fine, wrong, words):
+    assert find_warnings(presets.electra_small(**fine)) == []
+    found = find_warnings(presets.electra_small(**wrong))
+    assert [words in warning for warning in found].count(True) == 1
+    assert len(found) == (2 if "length" in wrong else 1)  # each network is too short
+    shown_text = shown_config(presets.electra_small(**wrong))
+    assert words in " ".join(shown_text.split())
+
+
+def test_a_generator_between_half_and_whole_is_told_its_share():
+    wide = {"hidden_size": 192, "ffn_size": 768, "num_heads": 3}
+    assert "58% of the discriminator" in find_warnings(presets.electra_small(generator=wide))[0]
+
+
+def test_shards_that_do_not_fit_are_told(tmp_path):
+    shards = make_shards(tmp_path / "fits")
+    text = shown("mini", "--data", shards)
+    assert "warning" not in text and "320 rows, seen 300 times" in text
+    text = shown("electra_small", "--data", shards, "--length", "64")
+    assert "add --vocab-size 8000" in text and "add --length 128" in text
+    assert "warning" not in shown("electra_small", "--data", shards, "--vocab-size", "8000")

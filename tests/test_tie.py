@@ -1,0 +1,453 @@
+"""What a pair shares is one parameter, whatever is done to it later; what does not fit is named."""
+
+import copy
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from reformer_pytorch import ReformerLM
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForTokenClassification, ElectraForPreTraining
+from x_transformers import Encoder, TransformerWrapper
+
+from electrakit.errors import UserError
+from electrakit.model.adapt import as_discriminator, as_generator
+from electrakit.model.encoder import Discriminator, Generator
+from electrakit.model.network import NetworkConfig
+from electrakit.model.tie import load_state_once, shared_parameters, state_once, tie
+
+torch.set_num_threads(1)
+
+VOCAB = 100
+FAMILIES = ["electra", "bert", "albert", "distilbert", "roberta", "deberta-v2", "modernbert"]
+
+
+def tiny_config(family: str, **changes: Any) -> Any:
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    if family == "distilbert":
+        sizes = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}
+    if family in ("electra", "albert"):
+        sizes["embedding_size"] = 32
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 3}
+    return AutoConfig.for_model(
+        family, **{"vocab_size": VOCAB, "max_position_embeddings": 64, **ids, **sizes, **changes}
+    )
+
+
+def tiny_generator(family: str, **changes: Any) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForMaskedLM.from_config(tiny_config(family, **changes)).eval()
+
+
+def tiny_discriminator(family: str, **changes: Any) -> Any:
+    torch.manual_seed(1)
+    config = tiny_config(family, **changes)
+    return (
+        ElectraForPreTraining(config) if family == "electra" else AutoModelForTokenClassification.from_config(config)
+    ).eval()
+
+
+def electra_pair(**changes: Any) -> tuple[Any, Any]:
+    """As in the paper: the generator is narrower, the embeddings are of one size."""
+    return tiny_generator("electra", hidden_size=16, embedding_size=24, **changes), tiny_discriminator(
+        "electra", embedding_size=24
+    )
+
+
+def our_pair(body: str = "classic", **changes: Any) -> tuple[Generator, Discriminator]:
+    sizes = {"num_layers": 2, "hidden_size": 32, "ffn_size": 64, "num_heads": 2, "embedding_size": 16, "max_length": 64}
+    if body == "modern":
+        sizes["embedding_size"] = 32
+    config = NetworkConfig(**{"body": body, "vocab_size": VOCAB, **sizes, **changes})  # type: ignore[arg-type]
+    return Generator(config), Discriminator(config)
+
+
+def reformer(dim: int, **changes: Any) -> ReformerLM:
+    sizes = {
+        "num_tokens": VOCAB,
+        "emb_dim": 16,
+        "dim_head": 8,
+        "heads": 2,
+        "depth": 2,
+        "max_seq_len": 16,
+        "bucket_size": 4,
+    }
+    return ReformerLM(dim=dim, **{**sizes, **changes})
+
+
+def ids() -> Tensor:
+    return torch.randint(5, VOCAB, (2, 16), generator=torch.Generator().manual_seed(0))
+
+
+def word_table(model: Any) -> nn.Parameter:
+    return model.get_input_embeddings().weight
+
+
+def assert_shared_and_trained_together(generator: Any, discriminator: Any, pair: nn.Module) -> None:
+    """The tables are one object, listed once, and a step of the pair moves both by the same amount."""
+    output = generator.get_output_embeddings().weight
+    assert word_table(generator) is word_table(discriminator) is output
+    listed = [id(parameter) for parameter in pair.parameters()]
+    assert len(listed) == len(set(listed)) and id(output) in listed
+    before = output.detach().clone()
+    loss = generator(ids()).logits.float().square().mean() + discriminator(ids()).logits.float().square().mean()
+    loss.backward()
+    torch.optim.SGD(pair.parameters(), lr=1.0).step()
+    pair.zero_grad()
+    assert not torch.equal(output, before)
+    assert torch.equal(word_table(generator), word_table(discriminator)) and torch.equal(word_table(generator), output)
+
+
+# Embeddings
+
+FULL = {"word_embeddings.weight", "position_embeddings.weight", "LayerNorm.weight", "LayerNorm.bias"}
+SHARED_EMBEDDINGS = {
+    "electra": FULL | {"token_type_embeddings.weight"},
+    "bert": FULL | {"token_type_embeddings.weight"},
+    "albert": FULL | {"token_type_embeddings.weight"},
+    "distilbert": FULL,
+    "roberta": FULL | {"token_type_embeddings.weight"},
+    "deberta-v2": FULL,
+    "modernbert": {"tok_embeddings.weight", "norm.weight"},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pair_of_one_family_shares_its_embeddings_and_the_output_table(family: str) -> None:
+    generator, discriminator = tiny_generator(family), tiny_discriminator(family)
+    tie(generator, discriminator)
+    shared = shared_parameters(generator, discriminator)
+    inside = {name.split("embeddings.", 1)[1] for name in shared if "embeddings." in name}
+    assert inside == SHARED_EMBEDDINGS[family]
+    assert generator.get_output_embeddings().weight is word_table(discriminator)
+    assert len(shared) == len(inside) + 1  # the output table, and nothing of the encoder
+    assert_shared_and_trained_together(generator, discriminator, nn.ModuleList([generator, discriminator]))
+
+
+def test_the_projection_to_the_hidden_size_is_not_shared() -> None:
+    generator, discriminator = electra_pair()
+    tie(generator, discriminator)
+    assert not any("embeddings_project" in name for name in shared_parameters(generator, discriminator))
+    generator = tiny_generator("deberta-v2", hidden_size=16, embedding_size=32)
+    discriminator = tiny_discriminator("deberta-v2", embedding_size=32)
+    tie(generator, discriminator)  # its LayerNorm stands behind the projection and has the hidden size
+    assert not any("embed_proj" in name or "LayerNorm" in name for name in shared_parameters(generator, discriminator))
+
+
+MIXED = [
+    ("bert", "albert", {"word", "position", "segment", "norm"}),
+    ("albert", "bert", {"word", "position", "segment", "norm"}),
+    ("bert", "electra", {"word", "position", "segment", "norm"}),
+    ("distilbert", "electra", {"word", "position", "norm"}),
+    ("electra", "deberta-v2", {"word", "position", "norm"}),
+    ("bert", "roberta", {"word", "segment", "norm"}),  # RoBERTa counts positions from behind its pad id
+    ("bert", "modernbert", {"word", "norm"}),
+]
+
+
+@pytest.mark.parametrize(("family", "other", "parts"), MIXED)
+def test_a_mixed_pair_shares_what_both_have(family: str, other: str, parts: set[str]) -> None:
+    generator, discriminator = tiny_generator(family), tiny_discriminator(other)
+    tie(generator, discriminator)
+    parts_of = {"word_emb": "word", "position_emb": "position", "token_type_emb": "segment", "LayerNorm": "norm"}
+    shared = [name for name in shared_parameters(generator, discriminator) if "embeddings." in name]
+    assert {part for key, part in parts_of.items() if any(key in name for name in shared)} == parts
+    assert_shared_and_trained_together(generator, discriminator, nn.ModuleList([generator, discriminator]))
+
+
+def test_other_sizes_across_families_leave_only_the_word_table_a_must() -> None:
+    generator, discriminator = tiny_generator("bert", max_position_embeddings=32), tiny_discriminator("albert")
+    tie(generator, discriminator)
+    assert not any("position" in name for name in shared_parameters(generator, discriminator))
+    with pytest.raises(
+        UserError, match=r"generator has size \(100, 16\) for word.weight, discriminator \(100, 32\); make them equal"
+    ):
+        tie(tiny_generator("bert", hidden_size=16), tiny_discriminator("albert"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({"embedding_size": 16}, r"\(100, 16\) for word.weight, discriminator \(100, 32\)"),
+        ({"vocab_size": 90}, r"\(90, 32\) for word.weight, discriminator \(100, 32\)"),
+        ({"max_position_embeddings": 32}, r"\(32, 32\) for position.weight, discriminator \(64, 32\)"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_both_named_with_the_way_out(changes: dict[str, int], sizes: str) -> None:
+    generator, discriminator = tiny_generator("electra", **changes), tiny_discriminator("electra")
+    before = [id(parameter) for parameter in generator.parameters()]
+    with pytest.raises(UserError, match=f"generator has size {sizes}; make them equal or use share='nothing'"):
+        tie(generator, discriminator)
+    assert [id(parameter) for parameter in generator.parameters()] == before  # nothing half done
+
+
+@pytest.mark.parametrize("body", ["classic", "modern"])
+def test_our_own_pair_shares_its_embeddings(body: str) -> None:
+    generator, discriminator = our_pair(body)
+    before = discriminator(ids())
+    tie(generator, discriminator)
+    shared = shared_parameters(generator, discriminator)
+    assert shared == [name for name, _ in generator.named_parameters() if name.startswith("body.embeddings.")]
+    assert torch.equal(discriminator.eval()(ids()), discriminator(ids())) and before.shape == (2, 16)
+    nn.init.zeros_(discriminator.body.embeddings.word.weight)
+    assert torch.equal(generator(ids()), generator.output_bias.expand(2, 16, -1))  # the output table is that table
+
+
+def test_our_generator_shares_with_a_transformers_discriminator() -> None:
+    generator, _ = our_pair(embedding_size=32)
+    discriminator = tiny_discriminator("electra")
+    tie(generator, discriminator)
+    assert generator.body.embeddings.word.weight is word_table(discriminator)
+    assert len(shared_parameters(generator, discriminator)) == 5
+
+
+def test_adapters_are_tied_like_the_models_inside() -> None:
+    generator, discriminator = electra_pair()
+    tie(as_generator(generator), as_discriminator(discriminator))
+    assert word_table(generator) is word_table(discriminator) is generator.generator_lm_head.weight
+
+
+def test_plain_modules_share_tables_of_the_same_name() -> None:
+    generator, discriminator = reformer(32, absolute_position_emb=True), reformer(64, absolute_position_emb=True)
+    tie(generator, nn.Sequential(discriminator, nn.Linear(64, 1)))
+    assert shared_parameters(generator, discriminator) == ["token_emb.weight", "pos_emb.emb.weight"]
+    generator, discriminator = (
+        TransformerWrapper(num_tokens=VOCAB, max_seq_len=16, emb_dim=16, attn_layers=Encoder(dim=dim, depth=1, heads=2))
+        for dim in (16, 32)
+    )
+    tie(generator, discriminator)
+    assert shared_parameters(generator, discriminator) == ["token_emb.emb.weight", "pos_emb.emb.weight"]
+
+
+def test_plain_modules_without_a_common_table_are_an_error() -> None:
+    with pytest.raises(
+        UserError, match=r"generator has token_emb.weight, discriminator 0.weight, none with the same name"
+    ):
+        tie(reformer(32), nn.Sequential(nn.Embedding(VOCAB, 8), nn.Linear(8, 1)))
+    with pytest.raises(UserError, match=r"size \(100, 8\) for token_emb.weight, discriminator \(100, 16\)"):
+        tie(reformer(32, emb_dim=8), reformer(32))
+
+
+# Regression: REFERENCE.md, section 7
+
+
+def test_embeddings_stay_one_parameter_when_the_pair_changes_its_type() -> None:
+    """Copies, and tensors put in by `.data =`, part at `.to()` or at the first step."""
+    generator, discriminator = electra_pair()
+    tie(generator, discriminator)
+    pair = nn.ModuleList([generator, discriminator])
+    for dtype in (torch.float64, torch.bfloat16, torch.float32):
+        pair.to(dtype)
+        assert word_table(discriminator).dtype == dtype
+        assert_shared_and_trained_together(generator, discriminator, pair)
+    generator.to(torch.float64)  # one of the two alone
+    assert word_table(generator) is word_table(discriminator)
+
+
+def test_the_output_layer_does_not_keep_the_old_table() -> None:
+    for generator, discriminator in [electra_pair(), (tiny_generator("bert"), tiny_discriminator("albert"))]:
+        old = generator.get_output_embeddings().weight
+        tie(generator, discriminator)
+        assert generator.get_output_embeddings().weight is word_table(discriminator)
+        assert all(parameter is not old for _, parameter in generator.named_parameters(remove_duplicate=False))
+    generator, discriminator = reformer(32, weight_tie_embedding=True), reformer(64)
+    tie(generator, discriminator)
+    assert generator.out[1].tensor is discriminator.token_emb.weight  # a plain module's own output table follows too
+
+
+def test_an_untied_output_layer_is_tied_with_the_embeddings() -> None:
+    generator, discriminator = electra_pair(tie_word_embeddings=False)
+    assert generator.generator_lm_head.weight is not word_table(generator)
+    tie(generator, discriminator)
+    assert generator.generator_lm_head.weight is word_table(discriminator)
+    generator.tie_weights()
+    assert generator.generator_lm_head.weight is word_table(discriminator)
+
+
+@pytest.mark.parametrize("share", ["embeddings", "encoder"])
+def test_tied_parameters_are_listed_once_in_an_optimizer(share: Any) -> None:
+    generator, discriminator = tiny_generator("electra"), tiny_discriminator("electra")
+    tie(generator, discriminator, share)
+    pair = nn.ModuleList([as_generator(generator), as_discriminator(discriminator)])
+    listed = [id(parameter) for parameter in pair.parameters()]
+    assert len(listed) == len(set(listed))
+    assert len(listed) < len([*generator.parameters(), *discriminator.parameters()])
+    optimizer = torch.optim.SGD(pair.parameters(), lr=1.0)
+    for parameter in pair.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = word_table(generator).detach().clone()
+    optimizer.step()
+    torch.testing.assert_close(word_table(discriminator).detach(), before - 1)  # one step, not two
+
+
+# Encoder and nothing
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_twins_of_any_family_share_everything_but_the_heads(family: str) -> None:
+    generator, discriminator = tiny_generator(family), tiny_discriminator(family)
+    tie(generator, discriminator, "encoder")
+    shared = {id(parameter) for parameter in generator.base_model.parameters()}
+    assert shared == {id(parameter) for parameter in discriminator.base_model.parameters()}
+    own = {id(parameter) for parameter in discriminator.parameters()} - shared
+    assert own and not own & {id(parameter) for parameter in generator.parameters()}
+    assert_shared_and_trained_together(generator, discriminator, nn.ModuleList([generator, discriminator]))
+
+
+def test_our_twins_and_plain_twins_share_their_bodies() -> None:
+    for body in ("classic", "modern"):
+        generator, discriminator = our_pair(body)
+        tie(generator, discriminator, "encoder")
+        shared = shared_parameters(generator, discriminator)
+        assert shared == [name for name, _ in generator.named_parameters() if name.startswith("body.")]
+    plain, headless = reformer(32), reformer(32, return_embeddings=True)
+    tie(plain, nn.Sequential(headless, nn.Linear(32, 1)), "encoder")
+    assert {id(parameter) for parameter in headless.parameters()} < {id(parameter) for parameter in plain.parameters()}
+    wide, narrow = (
+        TransformerWrapper(
+            num_tokens=VOCAB, max_seq_len=16, logits_dim=dim, attn_layers=Encoder(dim=32, depth=1, heads=2)
+        )
+        for dim in (VOCAB, 1)
+    )
+    tie(wide, narrow, "encoder")
+    own = [name for name, _ in wide.named_parameters() if name not in shared_parameters(wide, narrow)]
+    assert own == ["to_logits.weight"]
+
+
+def test_bodies_that_differ_are_refused_with_the_first_difference() -> None:
+    with pytest.raises(
+        UserError, match=r"generator has size \(16, 24\) for embeddings_project.weight, discriminator \(32, 24\)"
+    ):
+        tie(*electra_pair(), "encoder")
+    with pytest.raises(UserError, match=r"size None for encoder.layer.1.\S+, discriminator \(32, 32\)"):
+        tie(tiny_generator("bert", num_hidden_layers=1), tiny_discriminator("bert"), "encoder")
+    with pytest.raises(UserError, match="cannot share the encoder"):
+        tie(tiny_generator("bert"), tiny_discriminator("distilbert"), "encoder")
+
+
+def test_nothing_shares_nothing_and_keeps_the_generators_own_tables_one() -> None:
+    generator, discriminator = electra_pair()
+    tie(generator, discriminator, "nothing")
+    assert shared_parameters(generator, discriminator) == []
+    assert generator.generator_lm_head.weight is word_table(generator)
+    tie(generator, discriminator)
+    with pytest.raises(UserError, match="share='nothing', but generator and discriminator share"):
+        tie(generator, discriminator, "nothing")
+    with pytest.raises(UserError, match="share='all' is unknown"):
+        tie(generator, discriminator, "all")  # type: ignore[arg-type]
+
+
+# Still shared afterwards
+
+
+def test_tying_twice_is_tying_once() -> None:
+    generator, discriminator = electra_pair()
+    tie(generator, discriminator)
+    before = [id(parameter) for parameter in generator.parameters()]
+    tie(generator, discriminator)
+    assert [id(parameter) for parameter in generator.parameters()] == before
+
+
+def test_a_copy_of_the_pair_shares_among_itself() -> None:
+    generator, discriminator = electra_pair()
+    tie(generator, discriminator)
+    pair = copy.deepcopy(nn.ModuleList([generator, discriminator]))
+    assert_shared_and_trained_together(pair[0], pair[1], pair)
+    assert word_table(pair[0]) is not word_table(generator)
+
+
+def test_the_pair_is_tied_again_where_torch_makes_new_parameters() -> None:
+    generator, discriminator = electra_pair()
+    tie(generator, discriminator)
+    nn.ModuleList([generator, discriminator]).to("meta")
+    tie(generator, discriminator)
+    assert word_table(generator) is word_table(discriminator) is generator.generator_lm_head.weight
+
+
+def test_loading_a_state_dict_keeps_the_pair_tied() -> None:
+    generator, discriminator = electra_pair()
+    tie(generator, discriminator)
+    pair = nn.ModuleList([generator, discriminator])
+    state = {name: tensor.clone() + 1 for name, tensor in pair.state_dict().items()}
+    pair.load_state_dict(state)
+    assert torch.equal(word_table(generator), state["1.electra.embeddings.word_embeddings.weight"])
+    assert_shared_and_trained_together(generator, discriminator, pair)
+
+
+@pytest.mark.parametrize("share", ["nothing", "embeddings", "encoder"])
+def test_a_safetensors_round_trip_keeps_the_pair_tied(share: Any, tmp_path: Path) -> None:
+    saved, loaded = (nn.ModuleList([tiny_generator("bert"), tiny_discriminator("bert")]) for _ in range(2))
+    for pair in (saved, loaded):
+        tie(pair[0], pair[1], share)
+    with torch.no_grad():
+        for parameter in saved.parameters():
+            parameter.add_(1)
+    save_file(state_once(saved), tmp_path / "pair.safetensors")
+    load_state_once(loaded, load_file(tmp_path / "pair.safetensors"))
+    save_model(saved, str(tmp_path / "theirs.safetensors"))
+    twin = copy.deepcopy(loaded)
+    load_model(twin, str(tmp_path / "theirs.safetensors"))
+    for pair in (loaded, twin):
+        assert shared_parameters(pair[0], pair[1]) == shared_parameters(saved[0], saved[1])
+        assert all(torch.equal(pair.state_dict()[name], tensor) for name, tensor in saved.state_dict().items())
+
+
+def test_saved_weights_that_do_not_fit_are_named() -> None:
+    apart, tied = (nn.ModuleList([tiny_generator("bert"), tiny_discriminator("bert")]) for _ in range(2))
+    tie(tied[0], tied[1])
+    with pytest.raises(UserError, match=r"1.bert.embeddings\S+ is unknown to this model but in the saved weights"):
+        load_state_once(tied, state_once(apart))
+    with pytest.raises(UserError, match=r"1.bert.embeddings\S+ is missing from the saved weights"):
+        load_state_once(apart, state_once(tied))
+
+
+class Pair(nn.Module):
+    """Both networks in one module, as the objective has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator, discriminator = electra_pair()
+        tie(generator, discriminator)
+        self.generator, self.discriminator = as_generator(generator), as_discriminator(discriminator)
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        return self.generator(ids, positions).square().mean() + self.discriminator(ids).square().mean()
+
+
+def train_one_of_two(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    pair = Pair()
+    wrapped = nn.parallel.DistributedDataParallel(pair)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    for step in range(2):
+        rows = torch.randint(5, VOCAB, (2, 16), generator=torch.Generator().manual_seed(10 * step + rank))
+        optimizer.zero_grad()
+        wrapped(rows, torch.arange(3).expand(2, 3)).backward()
+        optimizer.step()
+    generator, discriminator = pair.generator.model, pair.discriminator.model
+    assert word_table(generator) is word_table(discriminator) is generator.get_output_embeddings().weight
+    torch.save(word_table(generator).detach().clone(), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_under_ddp_keep_the_pair_tied_and_equal(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(train_one_of_two, (port, str(tmp_path)), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, word_table(Pair().generator.model))
