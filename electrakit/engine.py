@@ -12,7 +12,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from electrakit.errors import UserError
 
@@ -40,7 +40,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         # spawn: a fork of a process that has threads (tokenizers, torch) can deadlock
         context = multiprocessing.get_context("spawn")
-        with _hidden_main(), _quiet_threads():
+        with _hidden_main(), _quiet_threads(), _blocked_interrupts():
             for _ in range(self.num_workers):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -101,12 +101,12 @@ class Workers:
             worker = self._connections.index(connection)  # type: ignore[arg-type]  # wait() returns what it was given
             try:
                 ticket, is_good, value = self._connections[worker].recv()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # OSError: it died in the middle of a result
                 self._lost(worker)
             self._num_given[worker] -= 1
             self._results[ticket] = is_good, value
 
-    def _lost(self, worker: int) -> None:
+    def _lost(self, worker: int) -> NoReturn:
         self._processes[worker].join(5)
         code = self._processes[worker].exitcode
         raise UserError(
@@ -117,7 +117,6 @@ class Workers:
 
 def _serve(connection: Connection) -> None:
     """A worker's life: take tasks ahead in a thread, do one after the other, until the other side closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     tasks: queue.Queue[Any] = queue.Queue()
 
     def receive() -> None:
@@ -135,7 +134,22 @@ def _serve(connection: Connection) -> None:
             answer = ticket, False, error
         except Exception:
             answer = ticket, False, traceback.format_exc()
-        connection.send(answer)
+        try:
+            connection.send(answer)
+        except OSError:
+            os._exit(0)
+        except Exception:  # the result cannot be sent
+            connection.send((ticket, False, traceback.format_exc()))
+
+
+@contextlib.contextmanager
+def _blocked_interrupts() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal: what is started in here never sees it, and we see it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Text in, a folder of shards out: train/valid/test-*.bin, manifest.json and the tokenizer; the same bytes every time.
 
-Workers turn pieces of text into rows, this process appends them in order. Every few seconds the files are synced and
-`progress.json` says how far they count; a start after a kill cuts the files back to that and goes on. `manifest.json` is
-written last: a folder without it is not finished.
+Workers turn pieces of text into rows, this process appends them in order. Now and then the files are synced, and
+`progress.json` says how much of them counts; a start after a kill cuts the files back to that and goes on.
+`manifest.json` is written last: a folder without it is not finished.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import fcntl
 import functools
 import json
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,63 +23,51 @@ import xxhash
 
 from electrakit import __version__
 from electrakit.config import PrepareConfig
+from electrakit.data.batches import FORMAT, read_manifest
 from electrakit.data.corpus import Harvest, Selection, harvest, print_notes, require_documents
 from electrakit.data.encode import Encoder
 from electrakit.data.files import Notes
 from electrakit.data.rows import COUNTS, Rows, pack
-from electrakit.data.sources import Document, find_inputs
+from electrakit.data.sources import Document, Input, find_inputs
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.errors import UserError
 from electrakit.progress import console
 
-FORMAT = 1
 SPLITS = ("train", "valid", "test")
-SECONDS_BETWEEN_SAVES = 5.0
+SAVING_TIME = 0.02  # share of the time that saving may take: on a quick disk, a kill costs a second of work or less
 
 
 def prepare(inputs: Iterable[str | Path], **settings: Any) -> Path:
     """Turn text into shards in the folder `out`; settings as in PrepareConfig. Goes on where a killed call stopped."""
-    config = PrepareConfig(inputs=tuple(map(str, inputs)), **settings)
+    config = PrepareConfig.of(inputs, **settings)
     tokenizer = load_tokenizer(config.tokenizer)
     notes = Notes()
-    sources = find_inputs(config, notes)
-    plan = {
-        **{name: value for name, value in config.identity().items() if name not in ("inputs", "tokenizer")},
-        "tokenizer": tokenizer.fingerprint,
-        "sources": [{"name": one.name, "bytes": one.num_bytes} for one in sources],
-    }
-    config.out.mkdir(parents=True, exist_ok=True)
-    with _only_writer(config.out):
-        finished = config.out / "manifest.json"
-        if finished.exists():
-            manifest = json.loads(finished.read_text())
-            _refuse_other(manifest["plan"], plan, config.out)
-            console.print(f"{config.out} is finished already: {manifest['counts']['rows']:,} rows. Nothing to do.")
+    sources = [one for one in find_inputs(config, notes) if not _is_inside(one.path, config.out)]
+    plan = _plan(config, tokenizer, sources)
+    if _is_finished(config.out, plan):
+        return config.out
+    with _clear_errors(config.out), _only_writer(config.out), contextlib.ExitStack() as closing:
+        if _is_finished(config.out, plan):  # by a process that held the lock until now
             return config.out
-        if not (config.out / "tokenizer").exists():
-            tokenizer.save(config.out / "tokenizer")
-        state = _start(config.out, plan, notes)
-        writers = {split: _Writer(config.out, split, config, tokenizer, state.files.get(split, [])) for split in SPLITS}
-        job = Job(str(config.out / "tokenizer"), config, _dtype(tokenizer))
-        selection = Selection(config, state.counts["documents"], _load_seen(config.out, state.num_seen))
-        with (config.out / "seen.bin").open("ab") as seen_file:
-            last_save = time.monotonic()
-            for piece in _pieces(config, sources, job, state):
-                _add(piece, selection, writers, state)
-                if selection.seen is not None:
-                    seen_file.write(piece.identities.tobytes())
-                    state.num_seen += len(piece.identities)
-                if selection.is_full:
-                    state.after = (len(sources), 0)
-                if time.monotonic() - last_save > SECONDS_BETWEEN_SAVES or selection.is_full:
-                    _save(config.out, state, writers, seen_file)
-                    last_save = time.monotonic()
+        folder = closing.enter_context(contextlib.closing(_Folder(config, tokenizer, plan, notes)))
+        selection = Selection(config, folder.num_documents, folder.seen)
+        job = Job(str(config.out / "tokenizer"), config, folder.dtype)
+        if folder.after[0] < len(sources):
+            pieces = harvest(config, sources, functools.partial(build, job), "preparing", folder.after)
+            for piece in closing.enter_context(contextlib.closing(pieces)):
+                folder.add(piece, selection.choose(piece))
                 if selection.is_full:
                     break
-            _save(config.out, state, writers, seen_file)
-        require_documents(state.counts["documents"], state.notes, config)
-        _finish(config, tokenizer, plan, state, writers)
+                folder.save_now_and_then()
+            folder.after = (len(sources), 0)
+            folder.save()
+        require_documents(folder.num_rows, folder.notes, config)
+        folder.finish()
+    print_notes(folder.notes)
     return config.out
+
+
+# --- text to rows, in the workers ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -120,9 +109,12 @@ def build(job: Job, documents: list[Document], identities: np.ndarray) -> Built:
 
 
 def choose_splits(identities: np.ndarray, valid: float, test: float) -> np.ndarray:
-    """0 for train, 1 for valid, 2 for test: decided by a document's content alone, so copies stay together."""
+    """0 for train, 1 for valid, 2 for test: decided by a document's content alone, so copies stay together.
+
+    Valid is taken from one end and test from the other: a larger share moves documents out of train and nowhere else.
+    """
     position = (identities >> np.uint64(11)) / 2**53
-    return np.where(position < valid, 1, np.where(position < valid + test, 2, 0))
+    return np.where(position < valid, 1, np.where(position >= 1 - test, 2, 0))
 
 
 @functools.lru_cache(maxsize=1)
@@ -131,187 +123,331 @@ def _encoder(folder: str, fast: bool) -> tuple[Encoder, dict[str, int]]:
     return Encoder(tokenizer.json, fast), tokenizer.special_ids
 
 
-def _dtype(tokenizer: TokenizerFiles) -> str:
-    return "uint16" if len(tokenizer.vocabulary) <= 65_535 else "uint32"
+# --- what must be the same to go on ----------------------------------------------------------------------------------
 
 
-def _pieces(config: PrepareConfig, sources: list[Any], job: Job, state: "_State") -> Iterator[Harvest[Built]]:
-    if state.after[0] < len(sources):
-        yield from harvest(config, sources, functools.partial(build, job), "preparing", state.after)
+def _plan(config: PrepareConfig, tokenizer: TokenizerFiles, sources: list[Input]) -> dict[str, Any]:
+    """All that decides the shards' bytes, as it will stand in the manifest."""
+    settings = {name: value for name, value in config.identity().items() if name not in ("inputs", "tokenizer")}
+    listed = [{"name": one.name, "bytes": one.num_bytes, "start": _hash_of_start(one.path)} for one in sources]
+    plan = {**settings, "tokenizer": tokenizer.fingerprint, "sources": listed}
+    return json.loads(json.dumps(plan))  # as it will be read again
 
 
-def _add(piece: Harvest[Built], selection: Selection, writers: dict[str, "_Writer"], state: "_State") -> None:
-    """Append a piece's rows to their splits and count them."""
-    rows, splits = piece.value.rows, piece.value.splits
-    chosen = selection.choose(piece)
-    for number, split in enumerate(SPLITS):
-        belongs = chosen & (splits == number)
-        if not belongs.any():
-            continue
-        writers[split].append(rows.ids[np.repeat(belongs, rows.counts["rows"])])
-        counts = {name: int(numbers[belongs].sum()) for name, numbers in rows.counts.items()}
-        counts["documents"] = int(belongs.sum())
-        state.counts.update(counts)
-        state.split_counts.setdefault(split, Counter()).update(counts)
-    state.notes.merge(piece.notes)
-    state.after = piece.after
-    for warning in piece.value.warnings:
-        console.print(f"[yellow]{warning}", soft_wrap=True)
+def _hash_of_start(path: str | None) -> str | None:
+    """Enough to notice that a file of the same size is another one; what can be read only once is left alone."""
+    if path is None or not Path(path).is_file():
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            return xxhash.xxh3_64_hexdigest(file.read(2**16))
+    except OSError:
+        return None
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+def _is_inside(path: str | None, folder: Path) -> bool:
+    """Whether a source is one of our own files: the folder that we write may lie in the corpus."""
+    return path is not None and Path(path).absolute().is_relative_to(folder.absolute())
+
+
+def _is_finished(out: Path, plan: dict[str, Any]) -> bool:
+    if not (out / "manifest.json").exists():
+        return False
+    manifest = read_manifest(out)
+    _refuse_other(manifest["plan"], plan, out)
+    with contextlib.suppress(OSError):  # the folder may be read-only by now
+        _remove_notebook(out)
+    rows = f"{manifest['counts']['rows']:,} rows"
+    console.print(f"{out} is finished already: {rows}. Nothing to do.", markup=False, soft_wrap=True)
+    return True
+
+
+def _refuse_other(before: dict[str, Any], now: dict[str, Any], out: Path) -> None:
+    if before == now:
+        return
+    changes = [
+        _other_sources(before[name], now[name])
+        if name == "sources"
+        else f"{name} {before.get(name)} -> {now.get(name)}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+    raise UserError(
+        f"{out} was made with other settings: {', '.join(changes)}; name another --out, or remove the folder"
+    )
+
+
+def _other_sources(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+    old, new = ({one["name"]: one for one in side} for side in (before, now))
+    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    if not changed:
+        return "order of sources"
+    name = changed[0]
+    if name not in old or name not in new:
+        what = "is new" if name in new else "is gone"
+    elif old[name]["bytes"] != new[name]["bytes"]:
+        what = f"{old[name]['bytes']} -> {new[name]['bytes']} bytes"
+    else:
+        what = "other content"
+    return f"{len(changed)} of the sources ({name}: {what})"
+
+
+# --- the folder ------------------------------------------------------------------------------------------------------
+
+
+class _Folder:
+    """The growing shards, and our notebook about them, which goes when all is done: `plan.json` says what they are made
+    of, `progress.json` how much of them counts, `seen.bin` which documents --dedupe has met.
+    """
+
+    def __init__(self, config: PrepareConfig, tokenizer: TokenizerFiles, plan: dict[str, Any], notes: Notes) -> None:
+        self.config, self.tokenizer, self.plan = config, tokenizer, plan
+        self.path = config.out
+        self.vocab_size = len(tokenizer.vocabulary)
+        self.dtype = "uint16" if self.vocab_size <= 65_535 else "uint32"
+        self.after = (0, 0)  # where the next piece starts
+        self.notes = notes
+        self.counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+        self.num_seen = 0
+        self.next_save = time.monotonic()
+        files = self._go_on() or self._begin()
+        self.writers = {
+            split: _Writer(self.path, split, config.length, np.dtype(self.dtype), config.shard_mb, **files[split])
+            for split in SPLITS
+        }
+        self.seen = self._load_seen() if config.dedupe else None
+
+    @property
+    def num_documents(self) -> int:
+        return sum(counts["documents"] for counts in self.counts.values())
+
+    @property
+    def num_rows(self) -> int:
+        return sum(counts["rows"] for counts in self.counts.values())
+
+    def _go_on(self) -> dict[str, Any] | None:
+        """Read the notebook that was left behind, if it says anything yet."""
+        path = self.path / "progress.json"
+        saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if saved is None or not sum(counts.get("rows", 0) for counts in saved["counts"].values()):
+            self._check_is_ours(has_notebook=saved is not None)
+            return None
+        before = json.loads((self.path / "plan.json").read_text(encoding="utf-8"))
+        _refuse_other(before, {**self.plan, "electrakit": __version__}, self.path)
+        self.after = tuple(saved["after"])
+        self.notes = Notes.from_json(saved["notes"])
+        self.counts = {split: Counter(counts) for split, counts in saved["counts"].items()}
+        self.num_seen = saved["num_seen"]
+        console.print(f"Going on after {self.num_rows:,} rows.")
+        return saved["files"]
+
+    def _check_is_ours(self, has_notebook: bool) -> None:
+        """Never overwrite what another program, or another run, has made."""
+        foreign = [one.name for split in SPLITS for one in self.path.glob(f"{split}-*.bin*")]
+        tokenizer = self.path / "tokenizer"
+        if tokenizer.exists() and not self._has_same_tokenizer():
+            foreign.append(tokenizer.name)
+        if foreign and not has_notebook:
+            raise UserError(f"{self.path} holds {sorted(foreign)[0]} of something else; name another --out")
+
+    def _has_same_tokenizer(self) -> bool:
+        try:
+            return load_tokenizer(self.path / "tokenizer").fingerprint == self.tokenizer.fingerprint
+        except UserError:
+            return False
+
+    def _begin(self) -> dict[str, Any]:
+        files: dict[str, Any] = {split: {"finished": [], "num_rows": 0} for split in SPLITS}
+        _write_json(self.path / "plan.json", {**self.plan, "electrakit": __version__})
+        self._write_notebook(files)  # from now on, what is in the folder is ours
+        for leftover in self.path.glob(".tokenizer-*"):
+            shutil.rmtree(leftover)
+        if not self._has_same_tokenizer():
+            self.tokenizer.save(self.path / "tokenizer")
+        return files
+
+    def _load_seen(self) -> np.ndarray:
+        """Which documents --dedupe has met so far."""
+        path = self.path / "seen.bin"
+        with path.open("ab") as file:
+            file.truncate(8 * self.num_seen)
+        self.seen_file = path.open("ab", buffering=0)
+        return np.fromfile(path, np.uint64)
+
+    def add(self, piece: Harvest[Built], chosen: np.ndarray) -> None:
+        """Append the rows of the chosen documents to their splits, and count them."""
+        rows, splits = piece.value.rows, piece.value.splits
+        for number, split in enumerate(SPLITS):
+            belongs = chosen & (splits == number)
+            self.writers[split].append(rows.ids[np.repeat(belongs, rows.counts["rows"])])
+            self.counts[split]["documents"] += int(belongs.sum())
+            self.counts[split].update({name: int(numbers[belongs].sum()) for name, numbers in rows.counts.items()})
+        if self.seen is not None:
+            _write(self.seen_file, piece.contents)
+            self.num_seen += len(piece.contents)
+        self.notes.merge(piece.notes)
+        self.after = piece.after
+        for warning in piece.value.warnings:
+            console.print(warning, style="yellow", markup=False, soft_wrap=True)
+
+    def save_now_and_then(self) -> None:
+        if time.monotonic() >= self.next_save:
+            self.save()
+
+    def save(self) -> None:
+        """From now on, a start after a kill goes on from here."""
+        started = time.monotonic()
+        for writer in self.writers.values():
+            writer.sync()
+        if self.seen is not None:
+            os.fsync(self.seen_file.fileno())
+        self._write_notebook({split: writer.saved() for split, writer in self.writers.items()})
+        ended = time.monotonic()
+        self.next_save = ended + (ended - started) / SAVING_TIME
+
+    def _write_notebook(self, files: dict[str, Any]) -> None:
+        notebook = {
+            "after": self.after,
+            "counts": self.counts,
+            "files": files,
+            "notes": self.notes.as_json(),
+            "num_seen": self.num_seen,
+        }
+        _write_json(self.path / "progress.json", notebook)
+
+    def finish(self) -> None:
+        """Close the files and write the manifest, which makes them valid."""
+        splits = {
+            split: {**_in_order(self.counts[split]), "files": writer.finish()} for split, writer in self.writers.items()
+        }
+        manifest = {
+            "format": FORMAT,
+            "electrakit": __version__,
+            "length": self.config.length,
+            "dtype": self.dtype,
+            "vocab_size": self.vocab_size,
+            "special_ids": self.tokenizer.special_ids,
+            "counts": _in_order(sum(self.counts.values(), Counter())),
+            "splits": {split: entry for split, entry in splits.items() if entry["rows"]},
+            "skipped": self.notes.as_json(),
+            "plan": self.plan,
+        }
+        _write_json(self.path / "manifest.json", manifest)
+        _remove_notebook(self.path)
+
+    def close(self) -> None:
+        """Let go of all files as they are."""
+        for writer in self.writers.values():
+            writer.close()
+        if self.seen is not None:
+            self.seen_file.close()
 
 
 class _Writer:
     """Appends rows to one split's files: NAME.bin.partial while it grows, NAME.bin when it is full."""
 
     def __init__(
-        self, folder: Path, split: str, config: PrepareConfig, tokenizer: TokenizerFiles, rows_per_file: list[int]
+        self,
+        folder: Path,
+        split: str,
+        length: int,
+        dtype: np.dtype[Any],
+        shard_mb: int,
+        finished: list[dict[str, Any]],
+        num_rows: int,
     ) -> None:
-        self.folder, self.split, self.length, self.dtype = folder, split, config.length, np.dtype(_dtype(tokenizer))
-        self.max_rows = max(1, config.shard_mb * 2**20 // (config.length * self.dtype.itemsize))
-        self.rows_per_file = rows_per_file or [0]
+        """`finished` are the manifest's entries of the full files, `num_rows` how much of the next one counts."""
+        self.folder, self.split, self.dtype = folder, split, dtype.newbyteorder("<")
+        self.finished, self.num_rows = list(finished), num_rows
+        self.row_bytes = length * dtype.itemsize
+        self.max_rows = max(1, shard_mb * 2**20 // self.row_bytes)
         self._cut_back()
         self.file: BinaryIO | None = None
 
-    def path(self, number: int) -> Path:
-        return self.folder / f"{self.split}-{number:05d}.bin"
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.split}-{len(self.finished):05d}.bin"
 
-    def partial(self, number: int) -> Path:
-        return self.path(number).with_suffix(".bin.partial")
+    @property
+    def partial(self) -> Path:
+        return self.path.with_suffix(".bin.partial")
 
     def _cut_back(self) -> None:
         """Bring the files to the state that was last saved; what was written after it is made again."""
-        last = len(self.rows_per_file) - 1
-        for path in self.folder.glob(f"{self.split}-*.bin*"):
-            number = int(path.name.removeprefix(f"{self.split}-").split(".")[0])
-            if number > last:
+        kept = {entry["name"]: entry["rows"] * self.row_bytes for entry in self.finished}
+        for path in sorted(self.folder.glob(f"{self.split}-*.bin*")):
+            if path == self.path:
+                path.replace(self.partial)
+            elif path.name not in kept and path != self.partial:
                 path.unlink()
-            elif number == last and path.suffix == ".bin":
-                os.replace(path, self.partial(last))
-        with self.partial(last).open("ab") as file:
-            num_bytes = self.rows_per_file[-1] * self.length * self.dtype.itemsize
-            if file.tell() < num_bytes:
-                raise UserError(f"{self.partial(last)} is shorter than it was left; remove the folder and start again")
-            file.truncate(num_bytes)
+        with self.partial.open("ab"):
+            kept[self.partial.name] = self.num_rows * self.row_bytes
+        for name, num_bytes in kept.items():
+            path = self.folder / name
+            if not path.exists() or path.stat().st_size < num_bytes:
+                raise UserError(f"{path} is shorter than it was left; remove the folder and start again")
+        os.truncate(self.partial, self.num_rows * self.row_bytes)
 
     def append(self, rows: np.ndarray) -> None:
         while len(rows):
-            room = self.max_rows - self.rows_per_file[-1]
+            room = self.max_rows - self.num_rows
             if not room:
-                self._close()
-                self.rows_per_file.append(0)
+                self._end_file()
                 continue
             if self.file is None:
-                self.file = self.partial(len(self.rows_per_file) - 1).open("ab")
-            now = np.ascontiguousarray(rows[:room]).astype(self.dtype.newbyteorder("<"), copy=False)
-            self.file.write(now.data)
-            self.rows_per_file[-1] += len(now)
+                self.file = self.partial.open("ab", buffering=0)
+            _write(self.file, rows[:room].astype(self.dtype, copy=False))
+            self.num_rows += len(rows[:room])
             rows = rows[room:]
 
     def sync(self) -> None:
         if self.file is not None:
-            self.file.flush()
             os.fsync(self.file.fileno())
 
-    def _close(self) -> None:
+    def saved(self) -> dict[str, Any]:
+        """What the notebook says about this split."""
+        return {"finished": self.finished, "num_rows": self.num_rows}
+
+    def close(self) -> None:
         if self.file is not None:
-            self.sync()
             self.file.close()
             self.file = None
-        last = len(self.rows_per_file) - 1
-        if self.rows_per_file[-1]:
-            os.replace(self.partial(last), self.path(last))
+
+    def _end_file(self) -> None:
+        """The growing file gets its name and its entry in the manifest; the next one starts with the next row."""
+        self.sync()
+        self.close()
+        if self.num_rows:
+            self.partial.replace(self.path)
+            entry = {"name": self.path.name, "rows": self.num_rows, "xxh3_128": _hash(self.path)}
+            self.finished.append(entry)
+            self.num_rows = 0
         else:
-            self.partial(last).unlink(missing_ok=True)
+            self.partial.unlink(missing_ok=True)
 
     def finish(self) -> list[dict[str, Any]]:
         """Close the last file; the manifest's entries for all of them."""
-        self._close()
-        return [
-            {"name": self.path(number).name, "rows": rows, "xxh3_128": _hash(self.path(number))}
-            for number, rows in enumerate(self.rows_per_file)
-            if rows
-        ]
+        self._end_file()
+        return self.finished
 
 
-@dataclass
-class _State:
-    """How far we are: what is in the files, and where the next piece starts."""
-
-    after: tuple[int, int]
-    counts: Counter[str]
-    split_counts: dict[str, Counter[str]]
-    notes: Notes
-    files: dict[str, list[int]]
-    num_seen: int
+# --- small things ----------------------------------------------------------------------------------------------------
 
 
-def _start(out: Path, plan: dict[str, Any], notes: Notes) -> _State:
-    """A new state, or the one that was left behind, if it was left by the same settings."""
-    if (out / "plan.json").exists():
-        _refuse_other(json.loads((out / "plan.json").read_text()), plan, out)
-    else:
-        _write_json(out / "plan.json", plan)
-    if not (out / "progress.json").exists():
-        return _State((0, 0), Counter(), {}, notes, {}, 0)
-    saved = json.loads((out / "progress.json").read_text())
-    console.print(f"Going on after {saved['counts'].get('rows', 0):,} rows.")
-    split_counts = {split: Counter(counts) for split, counts in saved["split_counts"].items()}
-    return _State(
-        tuple(saved["after"]),
-        Counter(saved["counts"]),
-        split_counts,
-        Notes.from_json(saved["notes"]),
-        saved["files"],
-        saved["num_seen"],
-    )
-
-
-def _save(out: Path, state: _State, writers: dict[str, _Writer], seen_file: BinaryIO) -> None:
-    for writer in writers.values():
-        writer.sync()
-    seen_file.flush()
-    os.fsync(seen_file.fileno())
-    state.files = {split: writer.rows_per_file for split, writer in writers.items()}
-    saved = {**vars(state), "notes": state.notes.as_json()}
-    _write_json(out / "progress.json", saved)
-
-
-def _load_seen(out: Path, num_seen: int) -> np.ndarray:
-    path = out / "seen.bin"
-    with path.open("ab") as file:
-        file.truncate(num_seen * 8)
-    return np.fromfile(path, np.uint64)
-
-
-def _finish(
-    config: PrepareConfig, tokenizer: TokenizerFiles, plan: dict[str, Any], state: _State, writers: dict[str, _Writer]
-) -> None:
-    splits = {}
-    for split, writer in writers.items():
-        counts = state.split_counts.get(split, Counter())
-        splits[split] = {**_counts(counts), "files": writer.finish()}
-    manifest = {
-        "format": FORMAT,
-        "electrakit": __version__,
-        "length": config.length,
-        "dtype": _dtype(tokenizer),
-        "vocab_size": len(tokenizer.vocabulary),
-        "special_ids": tokenizer.special_ids,
-        "counts": _counts(state.counts),
-        "splits": {split: entry for split, entry in splits.items() if entry["rows"]},
-        "skipped": state.notes.as_json(),
-        "plan": plan,
-    }
-    _write_json(config.out / "manifest.json", manifest)
-    for name in ("plan.json", "progress.json", "seen.bin"):
-        (config.out / name).unlink(missing_ok=True)
-    print_notes(state.notes)
-
-
-def _counts(counts: Counter[str]) -> dict[str, int]:
+def _in_order(counts: Counter[str]) -> dict[str, int]:
     return {name: counts[name] for name in ("documents", *COUNTS)}
+
+
+def _remove_notebook(out: Path) -> None:
+    for name in ("progress.json", "progress.tmp", "plan.json", "plan.tmp", "seen.bin"):
+        (out / name).unlink(missing_ok=True)
+
+
+def _write(file: BinaryIO, numbers: np.ndarray) -> None:
+    """All of it, straight to the file: nothing waits in a buffer that a full disk could not take later."""
+    rest = np.ascontiguousarray(numbers).data.cast("B")
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
@@ -322,7 +458,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -341,6 +477,7 @@ def _hash(path: Path) -> str:
 @contextlib.contextmanager
 def _only_writer(out: Path) -> Iterator[None]:
     """One process writes a folder; the lock goes with the process, however it ends."""
+    out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -349,24 +486,15 @@ def _only_writer(out: Path) -> Iterator[None]:
         yield
 
 
-def _refuse_other(before: dict[str, Any], now: dict[str, Any], out: Path) -> None:
-    now = json.loads(json.dumps(now))
-    if before == now:
-        return
-    changes = []
-    for name in sorted({*before, *now}):
-        if before.get(name) == now.get(name):
-            continue
-        if name == "sources":
-            old, new = ({one["name"]: one["bytes"] for one in side["sources"]} for side in (before, now))
-            changed = [one for one in sorted({*old, *new}) if old.get(one, "-") != new.get(one, "-")]
-            changes.append(
-                f"{len(changed)} sources ({changed[0]}: {old.get(changed[0], 'none')} -> {new.get(changed[0], 'none')} bytes)"
-                if changed
-                else "order of sources"
-            )
-        else:
-            changes.append(f"{name} {before.get(name)} -> {now.get(name)}")
-    raise UserError(
-        f"{out} was made with other settings: {', '.join(changes)}; name another --out, or remove the folder"
-    )
+@contextlib.contextmanager
+def _clear_errors(out: Path) -> Iterator[None]:
+    """A full disk or a folder that may not be written is the user's to mend."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # not about the folder: whoever read our messages has gone
+    except OSError as error:
+        raise UserError(
+            f"cannot write {error.filename or out}: {error.strerror}; mend that and start the same command again: "
+            "it goes on from the last save"
+        ) from None

@@ -30,7 +30,8 @@ def print_summary(shards: Path, console: Console) -> None:
             f"{len(entry['files'])}",
         )
     console.print(table)
-    rows = Batches(shards, 1, shuffle=False, verify=False)
+    split = next(iter(manifest["splits"]))  # train, unless the corpus is so small that it has none
+    rows = Batches(shards, 1, split=split, shuffle=False, verify=False)
     vocabulary = load_tokenizer(shards / "tokenizer").vocabulary
     chosen = sorted({rows.num_rows // 4, rows.num_rows // 2, rows.num_rows * 3 // 4})
     for number in chosen:

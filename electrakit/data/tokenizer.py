@@ -74,7 +74,7 @@ class TokenizerFiles:
 
 def train_tokenizer(inputs: Iterable[str | Path], **settings: Any) -> Path:
     """Train a WordPiece tokenizer on `inputs` and write it to the folder `out`; settings as in TokenizerConfig."""
-    config = TokenizerConfig(inputs=tuple(map(str, inputs)), **settings)
+    config = TokenizerConfig.of(inputs, **settings)
     if (config.out / "tokenizer.json").exists():
         raise UserError(f"{config.out} already holds a tokenizer; name another --out, or remove it")
     config.out.parent.mkdir(parents=True, exist_ok=True)
