@@ -337,8 +337,9 @@ def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     tokenizer = load_tokenizer(shards / "tokenizer")
     batches = Batches(shards, 1024)
     pad = batches.special_ids["pad"]
-    num_steps = max(1, min(batches.num_rows, int(config.max_mb * 1e6) // (8 * batches.length)) // 1024)
-    rows = np.concatenate([batches(step) for step in range(num_steps)])[: batches.num_rows]  # shuffled: a fair sample
+    num_rows = min(batches.num_rows, max(1, int(config.max_mb * 1e6) // (8 * batches.length)))
+    num_steps = -(-num_rows // batches.batch_size)
+    rows = np.concatenate([batches(step) for step in range(num_steps)])[:num_rows]  # shuffled: a fair sample
     tokens = np.bincount(rows.ravel(), minlength=batches.vocab_size)
     tokens[pad] = 0
     token_measures = _token_measures(tokens, tokenizer, len(rows) / batches.num_rows)

@@ -140,6 +140,7 @@ def test_a_script_without_a_main_guard_may_prepare(made, tmp_path):
     done = run([sys.executable, "script.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert content(tmp_path / "out") == content(made / "shards")
+    assert len(done.stderr.splitlines()) == 1  # progress; above all, nobody asked the hub for "out/tokenizer"
 
 
 # What is in them

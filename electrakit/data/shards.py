@@ -251,8 +251,9 @@ class _Folder:
             raise UserError(f"{self.path} holds {sorted(foreign)[0]} of something else; name another --out")
 
     def _has_same_tokenizer(self) -> bool:
-        try:
-            return load_tokenizer(self.path / "tokenizer").fingerprint == self.tokenizer.fingerprint
+        folder = self.path / "tokenizer"
+        try:  # is_dir: what is not there would be looked for on the hub
+            return folder.is_dir() and load_tokenizer(folder).fingerprint == self.tokenizer.fingerprint
         except UserError:
             return False
 
