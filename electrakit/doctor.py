@@ -255,9 +255,9 @@ def _examine_text(config: DoctorConfig) -> Examination:
 
 def _num_copies(piece: Harvest[Any], seen: set[int]) -> int:
     num_copies = 0
-    for identity in piece.identities.tolist():
-        num_copies += identity in seen
-        seen.add(identity)
+    for content in piece.contents.tolist():
+        num_copies += content in seen
+        seen.add(content)
     return num_copies
 
 

@@ -1,6 +1,7 @@
 """Work in, results out, in the same order: a pool of worker processes that notices when one of them dies."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import queue
@@ -11,6 +12,7 @@ import traceback
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn, TypeVar
 
@@ -40,7 +42,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         # spawn: a fork of a process that has threads (tokenizers, torch) can deadlock
         context = multiprocessing.get_context("spawn")
-        with _hidden_main(), _quiet_threads(), _blocked_interrupts():
+        with _hidden_main(), _quiet_threads(), _interrupts_later():
             for _ in range(self.num_workers):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -117,6 +119,9 @@ class Workers:
 
 def _serve(connection: Connection) -> None:
     """A worker's life: take tasks ahead in a thread, do one after the other, until the other side closes."""
+    gc.set_threshold(
+        200_000
+    )  # a piece is a hundred thousand small strings: looking through them again and again is slow
     tasks: queue.Queue[Any] = queue.Queue()
 
     def receive() -> None:
@@ -143,13 +148,22 @@ def _serve(connection: Connection) -> None:
 
 
 @contextlib.contextmanager
-def _blocked_interrupts() -> Iterator[None]:
+def _interrupts_later() -> Iterator[None]:
     """Ctrl-C reaches every process of a terminal: what is started in here never sees it, and we see it afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    resource_tracker.ensure_running()  # else the first start starts it, and it unblocks the signal when it is there
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by what is started
+    # Another thread may still take the signal, and then it would interrupt us in the middle of a start.
+    was_interrupted = threading.Event()
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda *_: was_interrupted.set()) if is_main else None
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        if was_interrupted.is_set():
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from electrakit import Batches, UserError, examine, prepare, train_tokenizer
 from electrakit.data import docstrings
 from electrakit.doctor import CHECKS, print_findings
 
+
 @functools.cache
 def real_prose() -> list[str]:
     """Real English that is always there: the docstrings of the standard library, a document for each file."""

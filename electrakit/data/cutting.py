@@ -39,11 +39,8 @@ def cut_text(source: Iterable[bytes], splitting: Splitting, max_size: int) -> It
     for chunk in source:
         buffer += chunk
         while True:
-            if key is None:  # blank lines between documents belong to none
-                stripped = buffer.lstrip()
-                line += buffer.count(b"\n", 0, len(buffer) - len(stripped))
-                num_searched = max(0, num_searched - (len(buffer) - len(stripped)))
-                buffer = stripped
+            if key is None:
+                buffer, line = _without_blank_lines(buffer, line)
             window = buffer[:max_size]
             end = _last_end(window, splitting, num_searched, is_full=len(window) == max_size)
             if not end and len(window) < max_size:
@@ -66,26 +63,36 @@ def cut_records(source: Iterable[bytes], mark: bytes, max_size: int) -> Iterator
     for chunk in source:
         buffer += chunk
         while True:
-            window = buffer[:max_size]
             if is_skipping:
-                end = window.find(mark) + len(mark)
+                end = buffer.find(mark) + len(mark)
                 is_skipping = end < len(mark)
-                end = max(0, len(window) - len(mark)) if is_skipping else end
+                end = max(0, len(buffer) - len(mark)) if is_skipping else end  # half a mark may stand at the end
+                line += buffer.count(b"\n", 0, end)
+                buffer, num_searched = buffer[end:], 0
+                if is_skipping:
+                    break
+            buffer, line = _without_blank_lines(buffer, line)
+            window = buffer[:max_size]
+            end = window.rfind(mark, max(0, num_searched - len(mark)))
+            if end >= 0:
+                end += len(mark)
+                yield Slice(window[:end], line)
+                line += window.count(b"\n", 0, end)
+                buffer, num_searched = buffer[end:], 0
+            elif len(window) == max_size:
+                yield Slice(b"", line, is_too_long=True)
+                is_skipping = True
             else:
-                end = window.rfind(mark, max(0, num_searched - len(mark))) + len(mark)
-                end = 0 if end < len(mark) else end
-                if end:
-                    yield Slice(window[:end], line)
-                elif len(window) == max_size:
-                    yield Slice(b"", line, is_too_long=True)
-                    is_skipping = True
-                    continue
-            line += window.count(b"\n", 0, end)
-            buffer, num_searched = buffer[end:], len(window) - end
-            if not end or is_skipping:
+                num_searched = len(window)
                 break
     if buffer and not is_skipping:
         yield Slice(buffer, line)
+
+
+def _without_blank_lines(buffer: bytes, line: int) -> tuple[bytes, int]:
+    """Blank lines between documents belong to none: the next one begins where something can be seen."""
+    stripped = buffer.lstrip()
+    return stripped, line + buffer.count(b"\n", 0, len(buffer) - len(stripped))
 
 
 def _last_end(window: bytes, splitting: Splitting, num_searched: int, is_full: bool) -> int:
@@ -111,7 +118,7 @@ def _last_break(window: bytes) -> int:
     for mark in (b"\n", b" ", b"\t"):
         if end := window.rfind(mark, 0, end_of_text) + 1:
             return end
-    for end in range(len(window) - 1, max(0, len(window) - 5), -1):
+    for end in range(end_of_text - 1, max(0, end_of_text - 5), -1):
         if window[end] & 0xC0 != 0x80:  # not inside a UTF-8 sequence
             return end
     return len(window)

@@ -110,12 +110,13 @@ def _unpacked(part: Part, notes: Notes) -> Iterator[Part]:
     stream = opened(buffered(io.BytesIO(data)), part.name, notes, allowance)  # type: ignore[arg-type]  # reads just as well
     is_tar = stream.peek(512)[257:262] == b"ustar"
     for name, content in tar_members(stream, part.name, notes) if is_tar else [(part.name, stream)]:
+        num_noted = notes.counts.total()
         text = content.read()
         if text and recognise(text[: 2**16], name) is None:
             notes.add("not text, and no known kind of file; left out", name)
         elif text:
             yield Part(name, "text", text, splitting="file", is_utf8=is_utf8(text))
-        else:
+        elif notes.counts.total() == num_noted:  # else its damage has been noted
             notes.add("empty file", name)
 
 
@@ -223,10 +224,10 @@ def book_within(text: str) -> tuple[int, int]:
         ):  # "End of the Project Gutenberg EBook of ..."
             end = footers[-2].start()
     start = 0
-    for header in (_HEADER, _SMALL_PRINT):
-        found = header.search(text, 0, min(end, _MAX_HEADER))
-        if found and _is_theirs(text[: found.start()][:4000]):
-            start = max(start, found.end())
+    found = [header.search(text, 0, min(end, _MAX_HEADER)) for header in (_HEADER, _SMALL_PRINT)]
+    for header in sorted(filter(None, found), key=re.Match.start):
+        if header.start() - start < 2000 if start else _is_theirs(text[: header.start()][:4000]):  # some have both
+            start = header.end()
     return start, end
 
 
@@ -313,17 +314,19 @@ def _read_wikipedia(part: Part, notes: Notes, config: CorpusConfig) -> Found:
 def _elements(part: Part, notes: Notes, opening: re.Pattern[str], closing: str) -> Iterator[tuple[int, str, bool]]:
     """Line, content and whether it has an end, of each element. It ends at the latest where the next one begins."""
     text = _text_of(part, notes)
-    line, position = part.first_line, 0
     found = list(opening.finditer(text))
     ends = [*(match.start() for match in found), len(text)]
-    outside = [(line, text[: ends[0]])]
+    outside = [(0, ends[0])]
+    line, position = part.first_line, 0
     for match, end in zip(found, ends[1:], strict=True):
         line, position = line + text.count("\n", position, match.start()), match.start()
         content, closed, rest = text[match.end() : end].partition(closing)
         yield line, content, bool(closed)
-        outside.append((line, rest))
-    for line, rest in outside:
-        if not _BETWEEN.fullmatch(rest):
+        outside.append((end - len(rest), end))
+    for start, end in outside:
+        if not _BETWEEN.fullmatch(text, start, end):
+            start = end - len(text[start:end].lstrip())
+            line = part.first_line + text.count("\n", 0, start)
             notes.add(f"text outside of {closing.replace('/', '')}; left out", f"{part.name}:{line}")
 
 
