@@ -15,36 +15,32 @@ import subprocess
 import sys
 import tempfile
 import time
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 import electrakit
 from electrakit.config import CorpusConfig
-from electrakit.data.corpus import harvest
 from electrakit.data.files import Notes
-from electrakit.data.sources import find_inputs
+from electrakit.data.sources import cut, find_inputs, read
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
+from electrakit.engine import Workers
 
 LENGTH = 128
-
-
-def lines_of(documents: list, identities: np.ndarray) -> list[list[str]]:
-    return [document.lines for document in documents]
 
 
 def read_documents(inputs: list[str], num_bytes: float) -> list[list[str]]:
     config = CorpusConfig(inputs=tuple(inputs))
     documents, size = [], 0
-    for piece in harvest(config, find_inputs(config, Notes()), lines_of, "reading"):
-        documents += piece.value
-        size += sum(len(line) + 1 for lines in piece.value for line in lines)
-        if size > num_bytes:
-            break
+    with Workers(config.num_workers) as workers:
+        for piece in cut(find_inputs(config, Notes()), config, workers):
+            read_now = [document.lines for document in read(piece, config)[0]]
+            documents += read_now
+            size += sum(len(line) + 1 for lines in read_now for line in lines)
+            if size > num_bytes:
+                break
     return documents
 
 
@@ -79,54 +75,22 @@ def encode_batch_fast(lines: list[str], tokenizer: TokenizerFiles) -> float:
 
 
 def pure_python(documents: list[list[str]], vocabulary: dict[str, int]) -> float:
-    """A pipeline line by line and token by token in Python, as the official builder is; one process."""
+    """Line by line in Python, with the tokenizer of the official code as transformers keeps it; one process."""
+    from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer, WordpieceTokenizer
+
+    splitter, pieces = BasicTokenizer(do_lower_case=True), WordpieceTokenizer(vocabulary, unk_token="[UNK]")
     started = time.perf_counter()
     rows: list[list[int]] = []
     for lines in documents:
         buffer: list[int] = []
         for line in lines:
-            buffer += [vocabulary.get(piece, 1) for word in split_words(line) for piece in pieces_of(word, vocabulary)]
+            buffer += [vocabulary[piece] for word in splitter.tokenize(line) for piece in pieces.tokenize(word)]
             while len(buffer) >= LENGTH - 2:
                 rows.append([2, *buffer[: LENGTH - 2], 3])
                 buffer = buffer[LENGTH - 2 :]
         if buffer:
             rows.append([2, *buffer, 3, *[0] * (LENGTH - 2 - len(buffer))])
     return time.perf_counter() - started
-
-
-def split_words(line: str) -> list[str]:
-    """Lower-case, strip accents, split at white space and punctuation: one character at a time."""
-    words = []
-    for word in line.lower().split():
-        current: list[str] = []
-        for character in unicodedata.normalize("NFD", word):
-            category = unicodedata.category(character)
-            if category == "Mn":
-                continue
-            if category[0] in "PS":
-                words += ["".join(current), character]
-                current = []
-            else:
-                current.append(character)
-        words.append("".join(current))
-    return [word for word in words if word]
-
-
-def pieces_of(word: str, vocabulary: dict[str, int]) -> list[str]:
-    """WordPiece: the longest piece first."""
-    pieces, start = [], 0
-    while start < len(word):
-        end = len(word)
-        while end > start:
-            piece = ("##" if start else "") + word[start:end]
-            if piece in vocabulary:
-                break
-            end -= 1
-        if end == start:
-            return ["[UNK]"]
-        pieces.append(piece)
-        start = end
-    return pieces
 
 
 def read_batches(shards: Path) -> float:
@@ -141,16 +105,31 @@ def read_batches(shards: Path) -> float:
 
 
 def peak_memory(corpus: Path, tokenizer: Path) -> float:
-    """Peak resident memory in MB of `electra prepare`: the main process and its largest worker times their number."""
+    """Peak resident memory in MB of `electra prepare`: the main process and all its workers together, looked at often."""
     with tempfile.TemporaryDirectory() as folder:
-        code = (
-            f"import electrakit, resource\nelectrakit.prepare([{str(corpus)!r}], tokenizer={str(tokenizer)!r}, out={folder!r} + '/s')\n"
-            "main = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-            "worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
-            "import os; print((main + worker * len(os.sched_getaffinity(0))) / 1024)"
+        command = ["prepare", str(corpus), "--tokenizer", str(tokenizer), "--out", str(Path(folder) / "shards")]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "electrakit", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-        return float(done.stdout.split()[-1])
+        peak = 0.0
+        while process.poll() is None:
+            peak = max(peak, sum(map(resident_mb, [process.pid, *children_of(process.pid)])))
+            time.sleep(0.02)
+        return peak
+
+
+def children_of(process: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def resident_mb(process: int) -> float:
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except OSError:
+        return 0.0
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import sys
@@ -81,7 +82,7 @@ class Workers:
         ticket = self._next_ticket
         self._next_ticket += 1
         try:
-            self._connections[worker].send((ticket, function, item))
+            self._connections[worker].send((ticket, pickle.dumps((function, item))))
         except (BrokenPipeError, ConnectionResetError):
             self._lost(worker)
         self._num_given[worker] += 1
@@ -132,8 +133,11 @@ def _serve(connection: Connection) -> None:
 
     threading.Thread(target=receive, daemon=True).start()
     while True:
-        ticket, function, item = tasks.get()
+        ticket, task = tasks.get()
         try:
+            function, item = pickle.loads(
+                task
+            )  # here, not while receiving: what cannot be loaded is this task's failure
             answer = ticket, True, function(item)
         except UserError as error:
             answer = ticket, False, error

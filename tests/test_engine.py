@@ -228,3 +228,23 @@ def test_the_environment_is_left_as_it_was():
     before = dict(os.environ)
     with Workers(1):
         assert dict(os.environ) == before
+
+
+def test_a_function_that_the_workers_cannot_import_is_an_error_and_no_hang(tmp_path):
+    """A function of the caller's own script: the workers do not import that script."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        from electrakit.engine import Workers
+
+        def own(item):
+            return item
+
+        with Workers(2) as workers:
+            print(list(workers.map(own, [bytes(2_000_000)] * 20)))
+        """)
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "RuntimeError: a worker process failed" in done.stderr
+    assert "AttributeError" in done.stderr
