@@ -1,5 +1,6 @@
 """The command line: each verb is one call into the Python API."""
 
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -20,6 +21,7 @@ Verb = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb. Exit code 0: done; 1: the doctor found something serious; 2: something for the user to mend."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave tidily, as for Ctrl-C
     try:
         config = tyro.cli(
             Verb,

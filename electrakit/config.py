@@ -1,9 +1,10 @@
 """The settings of every stage: frozen dataclasses, the same for Python and for the command line."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from tyro.conf import Positional, arg
 
@@ -35,22 +36,34 @@ class CorpusConfig:
     workers: int | None = None
     """Number of processes; by default one for each core. The output does not depend on it."""
 
-    def __post_init__(self) -> None:
-        if isinstance(self.inputs, str) or not self.inputs:
-            raise UserError(f"inputs must be a list of files or folders, got {self.inputs!r}; try ['corpus/']")
-        object.__setattr__(self, "inputs", tuple(str(one) for one in self.inputs))
+    def checked(self) -> Self:
+        """Itself, if the settings make sense; else a UserError that says which does not."""
+        if not self.inputs:
+            raise UserError("no inputs: name files, folders, globs, - for standard input, or builtin:python")
         if self.min_words < 0:
             raise UserError(f"--min-words must be 0 or more, got {self.min_words}")
         if self.limit is not None and self.limit < 1:
             raise UserError(f"--limit must be 1 or more, got {self.limit}; leave it out for no limit")
         if self.workers is not None and self.workers < 1:
             raise UserError(f"--workers must be 1 or more, got {self.workers}; leave it out to use every core")
+        return self
 
     @property
     def num_workers(self) -> int:
         if self.workers is not None:
             return self.workers
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    @classmethod
+    def of(cls, inputs: Iterable[str | Path], **settings: Any) -> Self:
+        """The configuration of a call from Python: paths may be strings, and everything is checked."""
+        if isinstance(inputs, str | Path):
+            raise UserError(f"inputs must be a list, got {str(inputs)!r}; write [{str(inputs)!r}]")
+        if "out" in settings:
+            settings["out"] = Path(settings["out"])
+        if settings.get("tokenizer") is not None:
+            settings["tokenizer"] = str(settings["tokenizer"])
+        return cls(inputs=tuple(map(str, inputs)), **settings).checked()
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide the result: all but the number of workers and where it is written."""
@@ -74,15 +87,14 @@ class TokenizerConfig(CorpusConfig):
     max_alphabet: int = 1000
     """Number of different characters kept; rarer ones become [UNK]."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "out", Path(self.out))
+    def checked(self) -> Self:
         if self.vocab_size < 100:
             raise UserError(f"--vocab-size must be 100 or more, got {self.vocab_size}; 8000 to 50000 is usual")
         if self.min_frequency < 1:
             raise UserError(f"--min-frequency must be 1 or more, got {self.min_frequency}")
         if self.max_alphabet < 1:
             raise UserError(f"--max-alphabet must be 1 or more, got {self.max_alphabet}")
+        return super().checked()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +118,7 @@ class PrepareConfig(CorpusConfig):
     shard_mb: int = 256
     """Size of a shard file at the most, in MB."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "out", Path(self.out))
-        object.__setattr__(self, "tokenizer", str(self.tokenizer))
+    def checked(self) -> Self:
         if not 8 <= self.length <= 8192:
             raise UserError(f"--length must be from 8 to 8192, got {self.length}")
         if self.valid < 0 or self.test < 0 or self.valid + self.test >= 1:
@@ -118,6 +127,7 @@ class PrepareConfig(CorpusConfig):
             )
         if self.shard_mb < 1:
             raise UserError(f"--shard-mb must be 1 or more, got {self.shard_mb}")
+        return super().checked()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -162,7 +162,7 @@ class Examination:
 
 def examine(inputs: Iterable[str | Path], **settings: Any) -> Examination:
     """Measure a corpus, or a folder of shards, and look for what ruins runs; settings as in DoctorConfig."""
-    config = DoctorConfig(inputs=tuple(map(str, inputs)), **settings)
+    config = DoctorConfig.of(inputs, **settings)
     first = Path(config.inputs[0])
     is_shards = (first / "manifest.json").exists()
     examination = _examine_shards(first, config) if is_shards else _examine_text(config)
@@ -255,9 +255,9 @@ def _examine_text(config: DoctorConfig) -> Examination:
 
 def _num_copies(piece: Harvest[Any], seen: set[int]) -> int:
     num_copies = 0
-    for identity in piece.identities.tolist():
-        num_copies += identity in seen
-        seen.add(identity)
+    for content in piece.contents.tolist():
+        num_copies += content in seen
+        seen.add(content)
     return num_copies
 
 
@@ -314,6 +314,15 @@ def _token_measures(counts: np.ndarray, tokenizer: TokenizerFiles, share_seen: f
 # --- shards --------------------------------------------------------------------------------------------------------
 
 
+def _share_of_single_letters(rows: np.ndarray, tokenizer: TokenizerFiles) -> float:
+    """Of the words, how many are one letter: a token of one letter that no piece of the same word follows."""
+    vocabulary = tokenizer.vocabulary
+    is_letter = np.array([len(token) == 1 and token.isalpha() for token in vocabulary])[rows]
+    is_start = np.array([token.isalpha() for token in vocabulary])[rows]
+    goes_on = np.array([token.startswith("##") for token in vocabulary])[np.roll(rows, -1, axis=1)]
+    return float((is_letter & ~goes_on).sum() / max(1, is_start.sum()))
+
+
 def _row_hashes(rows: np.ndarray) -> np.ndarray:
     """64 bits for each row: a sum of products with fixed random odd numbers."""
     weights = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(
@@ -328,12 +337,12 @@ def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     tokenizer = load_tokenizer(shards / "tokenizer")
     batches = Batches(shards, 1024)
     pad = batches.special_ids["pad"]
-    num_steps = max(1, min(batches.num_rows, int(config.max_mb * 1e6) // (8 * batches.length)) // 1024)
-    rows = np.concatenate([batches(step) for step in range(num_steps)])[: batches.num_rows]  # shuffled: a fair sample
+    num_rows = min(batches.num_rows, max(1, int(config.max_mb * 1e6) // (8 * batches.length)))
+    num_steps = -(-num_rows // batches.batch_size)
+    rows = np.concatenate([batches(step) for step in range(num_steps)])[:num_rows]  # shuffled: a fair sample
     tokens = np.bincount(rows.ravel(), minlength=batches.vocab_size)
     tokens[pad] = 0
     token_measures = _token_measures(tokens, tokenizer, len(rows) / batches.num_rows)
-    letters = [number for number, token in enumerate(tokenizer.vocabulary) if len(token) == 1 and token.isalpha()]
     measures: dict[str, float] = {
         "documents": counts["documents"],
         "rows": counts["rows"],
@@ -342,7 +351,7 @@ def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
         "rows mostly padding": counts["rows_mostly_padding"] / counts["rows"],
         "duplicate rows": 1 - len(np.unique(_row_hashes(rows))) / len(rows),
         "tokens lost": counts["tokens_lost"] / max(1, counts["tokens"] + counts["tokens_lost"]),
-        "single-letter words": int(tokens[letters].sum()) / max(1.0, token_measures["tokens"]),
+        "single-letter words": _share_of_single_letters(rows, tokenizer),
         **token_measures,
     }
     examination = Examination(f"Shards {shards}: {len(rows):,} of {batches.num_rows:,} rows examined", measures)

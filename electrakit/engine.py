@@ -1,8 +1,10 @@
 """Work in, results out, in the same order: a pool of worker processes that notices when one of them dies."""
 
 import contextlib
+import gc
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import sys
@@ -11,8 +13,9 @@ import traceback
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from electrakit.errors import UserError
 
@@ -40,7 +43,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         # spawn: a fork of a process that has threads (tokenizers, torch) can deadlock
         context = multiprocessing.get_context("spawn")
-        with _hidden_main(), _quiet_threads():
+        with _hidden_main(), _quiet_threads(), _interrupts_later():
             for _ in range(self.num_workers):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -79,7 +82,7 @@ class Workers:
         ticket = self._next_ticket
         self._next_ticket += 1
         try:
-            self._connections[worker].send((ticket, function, item))
+            self._connections[worker].send((ticket, pickle.dumps((function, item))))
         except (BrokenPipeError, ConnectionResetError):
             self._lost(worker)
         self._num_given[worker] += 1
@@ -101,12 +104,12 @@ class Workers:
             worker = self._connections.index(connection)  # type: ignore[arg-type]  # wait() returns what it was given
             try:
                 ticket, is_good, value = self._connections[worker].recv()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # OSError: it died in the middle of a result
                 self._lost(worker)
             self._num_given[worker] -= 1
             self._results[ticket] = is_good, value
 
-    def _lost(self, worker: int) -> None:
+    def _lost(self, worker: int) -> NoReturn:
         self._processes[worker].join(5)
         code = self._processes[worker].exitcode
         raise UserError(
@@ -117,7 +120,9 @@ class Workers:
 
 def _serve(connection: Connection) -> None:
     """A worker's life: take tasks ahead in a thread, do one after the other, until the other side closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    gc.set_threshold(
+        200_000
+    )  # a piece is a hundred thousand small strings: looking through them again and again is slow
     tasks: queue.Queue[Any] = queue.Queue()
 
     def receive() -> None:
@@ -128,14 +133,41 @@ def _serve(connection: Connection) -> None:
 
     threading.Thread(target=receive, daemon=True).start()
     while True:
-        ticket, function, item = tasks.get()
+        ticket, task = tasks.get()
         try:
+            function, item = pickle.loads(
+                task
+            )  # here, not while receiving: what cannot be loaded is this task's failure
             answer = ticket, True, function(item)
         except UserError as error:
             answer = ticket, False, error
         except Exception:
             answer = ticket, False, traceback.format_exc()
-        connection.send(answer)
+        try:
+            connection.send(answer)
+        except OSError:
+            os._exit(0)
+        except Exception:  # the result cannot be sent
+            connection.send((ticket, False, traceback.format_exc()))
+
+
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal: what is started in here never sees it, and we see it afterwards."""
+    resource_tracker.ensure_running()  # else the first start starts it, and it unblocks the signal when it is there
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by what is started
+    # Another thread may still take the signal, and then it would interrupt us in the middle of a start.
+    was_interrupted = threading.Event()
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda *_: was_interrupted.set()) if is_main else None
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        if was_interrupted.is_set():
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager

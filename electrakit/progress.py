@@ -1,6 +1,5 @@
 """How far along: a live bar on a terminal, a plain line every few seconds in a log file."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,63 +12,93 @@ SECONDS_BETWEEN_LINES = 10.0
 console = Console(stderr=True, highlight=False)
 """Where people read: standard error, so that standard output stays free for results."""
 
+Update = Callable[[int], None]
+
 
 @contextmanager
 def progress(
-    title: str, total: int | None, unit: str = "MB", scale: float = 1e6
-) -> Iterator[Callable[[int, str], None]]:
-    """Yields `update(done, note)`: `done` out of `total`, shown divided by `scale` in `unit`, with rate and time left."""
-    if console.is_terminal:
-        with _bar(title, total, unit, scale) as update:
+    title: str,
+    total: int | None,
+    *,
+    unit: str = "MB",
+    scale: float = 1e6,
+    screen: Console = console,
+    seconds_between_lines: float = SECONDS_BETWEEN_LINES,
+) -> Iterator[Update]:
+    """Yields `update(done)`: `done` out of `total`, shown divided by `scale` in `unit`, with rate and time left."""
+    pace = _Pace(unit, scale)
+    if screen.is_terminal:
+        with _bar(title, total or None, pace, screen) as update:
             yield update
     else:
-        yield _lines(title, total, unit, scale)
+        yield _lines(title, total or None, pace, screen, seconds_between_lines)
+        if pace.done is not None:
+            seconds = time.monotonic() - pace.started
+            screen.print(f"{title}: done, {pace.amount(pace.done)} in {seconds:,.0f} s", markup=False, soft_wrap=True)
+
+
+class _Pace:
+    """How fast it goes. Counted from the first update: what was done before this start is not our speed."""
+
+    def __init__(self, unit: str, scale: float) -> None:
+        self.unit, self.scale = unit, scale
+        self.started = self.first_time = time.monotonic()
+        self.first_done = 0
+        self.done: int | None = None
+
+    def update(self, done: int) -> None:
+        if self.done is None:
+            self.first_time, self.first_done = time.monotonic(), done
+        self.done = done
+
+    def amount(self, done: float) -> str:
+        return f"{done / self.scale:,.1f} {self.unit}"
+
+    @property
+    def per_second(self) -> float:
+        return ((self.done or 0) - self.first_done) / max(1e-3, time.monotonic() - self.first_time)
+
+    @property
+    def rate(self) -> str:
+        return f"{self.amount(self.per_second)}/s" if self.per_second else ""
 
 
 @contextmanager
-def _bar(title: str, total: int | None, unit: str, scale: float) -> Iterator[Callable[[int, str], None]]:
+def _bar(title: str, total: int | None, pace: _Pace, screen: Console) -> Iterator[Update]:
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=30),
         TaskProgressColumn(show_speed=False),
-        TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
     )
-    started = time.monotonic()
-    with Progress(*columns, console=console, refresh_per_second=5) as bar:
-        task = bar.add_task(title, total=total, speed="", note="")
+    with Progress(*columns, console=screen, refresh_per_second=5) as bar:
+        task = bar.add_task(title, total=total, rate="")
 
-        def update(done: int, note: str = "") -> None:
-            speed = f"{_rate(done, started, scale)} {unit}/s"
-            bar.update(task, completed=done, speed=speed, note=note)
+        def update(done: int) -> None:
+            pace.update(done)
+            bar.update(task, completed=done, rate=pace.rate)
 
         yield update
         if total is not None:
             bar.update(task, completed=total)
 
 
-def _lines(title: str, total: int | None, unit: str, scale: float) -> Callable[[int, str], None]:
-    started = time.monotonic()
-    last = started
+def _lines(title: str, total: int | None, pace: _Pace, screen: Console, seconds_between_lines: float) -> Update:
+    last = time.monotonic()
 
-    def update(done: int, note: str = "") -> None:
+    def update(done: int) -> None:
         nonlocal last
-        if time.monotonic() - last < SECONDS_BETWEEN_LINES:
+        pace.update(done)
+        if time.monotonic() - last < seconds_between_lines or not pace.per_second:
             return
         last = time.monotonic()
-        parts = [f"{title}: {done / scale:,.1f} {unit}"]
+        parts = [f"{title}: {pace.amount(done)}", pace.rate]
         if total:
-            left = (last - started) * max(0, total - done) / max(1, done)
-            parts = [f"{title}: {done / scale:,.1f} of {total / scale:,.1f} {unit}", f"{left:,.0f} s left"]
-        print(
-            ", ".join([*parts, f"{_rate(done, started, scale)} {unit}/s", *([note] if note else [])]), file=sys.stderr
-        )
+            parts[0] += f" of {pace.amount(total)}"
+            parts.append(f"{max(0, total - done) / pace.per_second:,.0f} s left")
+        screen.print(", ".join(parts), markup=False, soft_wrap=True)
 
     return update
-
-
-def _rate(done: int, started: float, scale: float) -> str:
-    return f"{done / scale / max(1e-3, time.monotonic() - started):,.1f}"

@@ -1,11 +1,12 @@
 """A corpus in, what was made of its documents out: reads all sources with all workers, in order, with a progress bar."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from rich.markup import escape
 
 from electrakit.config import CorpusConfig
 from electrakit.data.files import Notes
@@ -23,7 +24,8 @@ class Harvest(Generic[Value]):
     """What a worker made of one piece."""
 
     value: Value
-    identities: np.ndarray  # uint64, one for each document: the same content, the same number
+    identities: np.ndarray  # uint64, one for each document: what decides its split and its rows
+    contents: np.ndarray  # uint64, one for each document: the same content, the same number
     notes: Notes
     after: tuple[int, int]  # where to go on after this piece
     num_bytes_read: int
@@ -31,21 +33,25 @@ class Harvest(Generic[Value]):
 
 def harvest(
     config: CorpusConfig, inputs: list[Input], build: Build[Value], title: str, start: tuple[int, int] = (0, 0)
-) -> Iterator[Harvest[Value]]:
+) -> Generator[Harvest[Value], None, None]:
     """`build(documents, identities)` for every piece of the corpus, in order, whatever the number of workers."""
     sizes = [one.num_bytes for one in inputs]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     work = functools.partial(_work, config, build)
     with Workers(config.num_workers) as workers, progress(title, total) as update:
         for result in workers.map(work, cut(inputs, config, workers, start)):
-            update(result.num_bytes_read, "")
+            update(result.num_bytes_read)
             yield result
 
 
 def _work(config: CorpusConfig, build: Build[Any], piece: Piece) -> Harvest[Any]:
     documents, notes = read(piece, config)
     identities = np.array([identity(document) for document in documents], np.uint64)
-    return Harvest(build(documents, identities), identities, notes, piece.after, piece.num_bytes_read)
+    contents = identities.copy()
+    for number, document in enumerate(documents):
+        if document.key is not None:  # the parts of a long document have one identity, but they are no copies
+            contents[number] = identity(document._replace(key=None))
+    return Harvest(build(documents, identities), identities, contents, notes, piece.after, piece.num_bytes_read)
 
 
 class Selection:
@@ -62,9 +68,9 @@ class Selection:
 
     def choose(self, harvested: Harvest[Any]) -> np.ndarray:
         """True for each document of the piece that counts."""
-        chosen = np.ones(len(harvested.identities), bool)
+        chosen = np.ones(len(harvested.contents), bool)
         if self.seen is not None:
-            chosen = self.seen.are_new(harvested.identities)
+            chosen = self.seen.are_new(harvested.contents)
             if not chosen.all():
                 harvested.notes.add("copy of an earlier document; left out", "--dedupe", int((~chosen).sum()))
         if self.limit is not None:
@@ -105,4 +111,5 @@ def require_documents(num_documents: int, notes: Notes, config: CorpusConfig) ->
 def print_notes(notes: Notes) -> None:
     """What was met on the way, a line for each kind."""
     for what, count in notes.counts.items():
-        console.print(f"[yellow]{count:,} × {what}[/]  [dim]{', '.join(notes.examples[what][:2])}[/]", soft_wrap=True)
+        where = escape(", ".join(notes.examples[what][:2]))
+        console.print(f"[yellow]{count:,} × {escape(what)}[/]  [dim]{where}[/]", soft_wrap=True)

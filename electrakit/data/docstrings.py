@@ -14,7 +14,7 @@ from inspect import cleandoc
 from pathlib import Path
 
 SKIPPED_FOLDERS = frozenset(
-    "test tests idlelib lib2to3 site-packages dist-packages node_modules electrakit __pycache__".split()
+    "test tests idlelib lib2to3 site-packages dist-packages node_modules electrakit __pycache__".split()  # noqa: SIM905 (plain words read better)
 )
 MAX_SOURCE_CHARACTERS = 5_000_000  # larger ones are generated tables
 
@@ -22,9 +22,7 @@ MAX_SOURCE_CHARACTERS = 5_000_000  # larger ones are generated tables
 def python_files() -> list[Path]:
     """Every .py file of this Python's standard library and of its installed packages, in a fixed order."""
     roots = dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-    return [
-        Path(root, path) for root in roots for path in sorted(files_below(root), key=lambda path: path.split(os.sep))
-    ]
+    return [file for root in roots for file in sorted(files_below(root), key=lambda file: file.parts)]
 
 
 def paragraphs(source: str) -> list[str]:
@@ -43,13 +41,13 @@ def paragraphs(source: str) -> list[str]:
 # -- files and docstrings -----------------------------------------------------------------------------------------------
 
 
-def files_below(root: str) -> Iterator[str]:
-    """Paths of source files relative to `root`; links to folders are not followed, so no checkout is entered."""
+def files_below(root: str) -> Iterator[Path]:
+    """The source files below a folder; links to folders are not followed, so no checkout is entered."""
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name not in SKIPPED_FOLDERS and not name.startswith(".")]
         for name in names:
             if name.endswith(".py") and not name.startswith(("test_", "__editable__")):
-                yield os.path.relpath(os.path.join(folder, name), root)  # noqa: PTH118 (20,000 files: Path is slow)
+                yield Path(folder, name)
 
 
 def docstrings(source: str) -> list[str]:
@@ -62,7 +60,7 @@ def docstrings(source: str) -> list[str]:
             module = compile(source, "<source>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    found = []
+    found: list[str] = []
     waiting: list[ast.AST] = [module]
     while waiting:
         node = waiting.pop()
@@ -72,21 +70,19 @@ def docstrings(source: str) -> list[str]:
             case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=arguments)) if (
                 "doc" in name  # add_docstr(abs, """..."""), as torch and numpy have it
             ):
-                found.extend(each.value for each in arguments if isinstance(each, ast.Constant) and is_long(each.value))
+                found.extend(
+                    each.value for each in arguments if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                )
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))) if "doc" in name.lower():
                 found.append(text)
             case ast.stmt() | ast.mod() | ast.ExceptHandler():
                 waiting.extend(reversed(statements(node)))
-    return [cleandoc(text) for text in found if is_long(text)]
+    return [cleandoc(text) for text in found if len(text) >= MIN_CHARACTERS]
 
 
 def statements(node: ast.AST) -> list[ast.AST]:
     """The statements directly inside a module, a definition or a block, in the order of the file."""
     return [child for name in ("body", "handlers", "orelse", "finalbody") for child in getattr(node, name, ())]
-
-
-def is_long(text: object) -> bool:
-    return isinstance(text, str) and len(text) >= MIN_CHARACTERS
 
 
 # -- layout: a docstring as blocks of lines that belong together --------------------------------------------------------
@@ -110,98 +106,70 @@ GOOGLE_ENTRY = re.compile(
 ALIGNED = re.compile(r"\S {3,}\S|[^.!?:] {2}\S|\t\S|--\||\|--|\+--|──|^\||\|$")
 
 
+PROMPT = (">>>", "In [", "$ ", "% ", "# ", "#!")
+NOT_PROSE = "\ufffd"  # put into a line to have it refused, and with it the sentence it is joined to
+
+
 def blocks(docstring: str) -> Iterator[str]:
-    """Runs of lines that may be a paragraph, each joined to one line; code, tables, titles and directives left out."""
-    lines = [*docstring.expandtabs().split("\n"), ""]
-    indents = [len(line) - len(line.lstrip()) if line.strip() else None for line in lines]
+    """Runs of lines that belong together, each joined to one line, without bullets and the names of parameters."""
     current: list[str] = []
     current_indent = 0
-    is_hanging = False  # an entry or list item, whose next lines are indented
-    skipped_below: int | None = None  # inside a directive or code block: skip what is indented more than this
-    fence: str | None = None
-
-    for number, (line, indent) in enumerate(zip(lines, indents, strict=True)):
-        text = line.strip()
-        if fence is not None or text.startswith(("```", "~~~")):
-            if fence is None:
-                yield from finished(current)
-                fence = text[:3]
-            elif text.startswith(fence):
-                fence = None
-            continue
-        if indent is None:
-            yield from finished(current)
-            continue
-        if skipped_below is not None:
-            if indent > skipped_below:
-                continue
-            skipped_below = None
-        if UNDERLINE.fullmatch(text):
-            current.clear()  # the line above was a title
-            continue
-        if DIRECTIVE.match(text):
-            yield from finished(current)
-            admonition = ADMONITION.match(text)
-            if not admonition:
-                skipped_below = indent
-            elif rest := text[admonition.end() :]:
-                current, current_indent, is_hanging = [rest], indent, True
-            continue
-        if text.startswith((">>>", "In [", "$ ", "% ", "# ", "@", "#!")) and not FIELD.match(text):
-            current.clear() if text.startswith(">>>") else None
-            yield from finished(current)
-            skipped_below = indent if text.startswith(("$ ", "@", "% ")) else None
-            current = ["`"]  # what is joined to it is output or code, and an odd backtick is refused
-            current_indent, is_hanging = indent, False
-            continue
-        begins = LIST_ITEM.match(text) or FIELD.match(text)
-        is_continued = (
-            bool(current) and not begins and (indent > current_indent if is_hanging and len(current) == 1 else True)
-        )
-        if is_continued and len(current) == 1 and is_hanging:
+    is_hanging = False  # a list item or an entry: its second line is indented more than its first
+    for indent, text in [*visible_lines(docstring), (0, "")]:
+        item = LIST_ITEM.match(text) or FIELD.match(text)
+        is_second_of_hanging = is_hanging and len(current) == 1
+        if (
+            current
+            and text
+            and not item
+            and (indent > current_indent if is_second_of_hanging else indent == current_indent)
+        ):
+            current.append(text)
             current_indent = indent
-        elif is_continued and indent != current_indent:
-            is_continued = False
-        if not is_continued:
-            yield from finished(current)
-            current_indent, is_hanging = indent, bool(begins)
-            if begins:
-                text = text[begins.end() :]
-            elif ANY_FIELD.match(text) or NUMPY_ENTRY.match(text):
-                continue
-            elif entry := GOOGLE_ENTRY.match(text):
-                is_hanging = True
-                text = text[entry.end() :]
-                if not text:
-                    continue
-        if ALIGNED.search(text):
-            text += "`"
-        current.append(text)
-        if text.endswith("::"):
-            current[-1] = text[:-1]
-            skipped_below = indent
-        elif text.endswith(":") and (following := next_indent(indents, number)) is not None and following > indent:
-            yield from finished(current)
-    yield from finished(current)
+            continue
+        if len(joined := " ".join(current)) >= MIN_CHARACTERS:
+            yield joined
+        current, current_indent, is_hanging = [], indent, False
+        if item is None and (ANY_FIELD.match(text) or NUMPY_ENTRY.match(text)):
+            continue
+        if opening := item or GOOGLE_ENTRY.match(text):
+            is_hanging = True
+            text = text[opening.end() :]
+        if text:
+            current.append(text)
 
 
-def next_indent(indents: list[int | None], number: int) -> int | None:
-    return indents[number + 1] if number + 1 < len(indents) else None
-
-
-def finished(lines: list[str]) -> Iterator[str]:
-    """The lines as one, and an empty list to go on with."""
-    if lines:
-        text = " ".join(lines)
-        lines.clear()
-        if len(text) >= MIN_CHARACTERS:
-            yield text
+def visible_lines(docstring: str) -> Iterator[tuple[int, str]]:
+    """Indent and text of the lines outside code, titles and directives; "" where a paragraph ends."""
+    fence: str | None = None
+    code_indent: int | None = None  # what is indented more than this is code, or belongs to a directive
+    lines = docstring.expandtabs().split("\n")
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        text = line.strip()
+        indent = len(line) - len(line.lstrip())
+        if fence or text.startswith(("```", "~~~")):
+            fence = text[:3] if fence is None else None if text.startswith(fence) else fence
+            yield indent, ""
+        elif not text or UNDERLINE.fullmatch(text) or UNDERLINE.fullmatch(following.strip()):
+            yield indent, ""
+        elif code_indent is not None and indent > code_indent:
+            continue
+        elif DIRECTIVE.match(text):
+            admonition = ADMONITION.match(text)
+            code_indent = None if admonition else indent
+            yield indent, ""
+            if admonition and text[admonition.end() :]:
+                yield indent, "- " + text[admonition.end() :]
+        else:
+            code_indent = indent if text.endswith("::") else None
+            text = text[:-1] if text.endswith("::") else text
+            yield indent, text + NOT_PROSE if ALIGNED.search(text) or text.startswith(PROMPT) else text
 
 
 # -- markup -------------------------------------------------------------------------------------------------------------
 
 HAS_MARKUP = re.compile(r"[`*<\[|_\\$]|https?:|\s\s")
-ROLE = re.compile(r":[a-zA-Z][\w:+.-]{0,40}:`([^`]{1,200})`(?:_\b)?")
+ROLE = re.compile(r"(?::[a-zA-Z][\w:+.-]{0,40}|\b(?:attr|class|func|meth|mod|ref)):`([^`]{1,200})`(?:_\b)?")
 LITERAL = re.compile(r"``([^`]{1,200})``")
 REFERENCE = re.compile(r"`([^`]{1,200})`_{0,2}")
 MARKDOWN_LINK = re.compile(r"!?\[([^\[\]]{1,200})\]\((?:https?:|[#./])?[^()\s]{0,300}\)")
@@ -259,7 +227,7 @@ ENDS = re.compile(r"[.!?:][\"'”)]{0,2}$")
 ORDINARY = re.compile(r"(?<!\S)[(\"'“‘]{0,2}(?:[A-Z]?[a-z]+(?:['’/-][a-z]+){0,3}|I|A)[.,;:!?)\"'”’]{0,3}(?!\S)")
 LOWER = re.compile(r"(?<!\S)[(\"'“‘]{0,2}[a-z]+(?:['’-][a-z]+){0,3}[.,;:!?)\"'”’]{0,3}(?!\S)")
 STOP_WORDS = frozenset(
-    "a about above after all also an and any are as at be because been before being below between both but by can cannot "
+    "a about above after all also an and any are as at be because been before being below between both but by can cannot "  # noqa: SIM905
     "could did do does doing each either else even every few for from further had has have having how however if in into is "
     "it its just like may might more most must no nor not of off on once one only or other our out over own same should "
     "since so some such than that the their them then there therefore these they this those through thus to too two under "

@@ -7,6 +7,8 @@ wherever and whenever it is packed.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, count, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from electrakit.config import RowStyle
 SINGLE_SEGMENT = 0.1  # share of rows with one segment (official builder)
 SHORT_ROW = 0.05  # share of rows that aim at a random length (official builder)
 SHORTEST_ROW = 5
+NO_AIM = 100_000  # what a row of one segment aims at (official builder)
 
 Range = tuple[int, int]
 Plan = tuple[list[Range], list[Range]]  # the token ranges of segment A, and those of segment B
@@ -37,8 +40,7 @@ COUNTS = {
 }
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
     """What chance decides about one row."""
 
     is_single: bool
@@ -61,83 +63,91 @@ def pack(
     """Pack documents, given as one flat array of ids and the lengths of their lines, into rows."""
     plan = _PLANS[style]
     line_ends = np.cumsum(line_lengths).tolist()
+    tokens_per_document = _sums(line_lengths, lines_per_document)
+    chances = _Chances(seed, identities, length, tokens_per_document)
     plans: list[Plan] = []
     num_rows = np.zeros(len(lines_per_document), np.int64)
     first_line, start = 0, 0
-    for number, num_lines in enumerate(lines_per_document.tolist()):
-        ends = line_ends[first_line : first_line + num_lines]
-        num_before = len(plans)
-        if ends and ends[-1] > start:
-            plans.extend(plan(start, ends, length, draws(seed, int(identities[number]), length)))
-            start = ends[-1]
-        num_rows[number] = len(plans) - num_before
+    sizes = zip(lines_per_document.tolist(), tokens_per_document.tolist(), strict=True)
+    for document, (num_lines, num_tokens) in enumerate(sizes):
+        if num_tokens:
+            num_before = len(plans)
+            plans.extend(plan(start, line_ends[first_line : first_line + num_lines], length, chances.of(document)))
+            num_rows[document] = len(plans) - num_before
         first_line += num_lines
-    matrix, tokens_per_row = _fill(ids, plans, length, special_ids, dtype)
-    padding_per_row = (matrix == special_ids["pad"]).sum(1)
-    num_tokens = _sums(tokens_per_row, num_rows)
+        start += num_tokens
+    matrix, tokens_per_row, padding_per_row = _fill(ids, plans, length, special_ids, dtype)
+    num_packed = _sums(tokens_per_row, num_rows)
     counts = {
         "rows": num_rows,
-        "tokens": num_tokens,
-        "tokens_lost": _sums(line_lengths, lines_per_document) - num_tokens,
+        "tokens": num_packed,
+        "tokens_lost": tokens_per_document - num_packed,
         "padding": _sums(padding_per_row, num_rows),
         "rows_mostly_padding": _sums(padding_per_row > length / 2, num_rows),
     }
     return Rows(matrix, counts)
 
 
+# --- where rows begin and end: a document's first token and the ends of its lines in, token ranges out ----------------
+
+
 def plan_full(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Plan]:
     """The official builder's rows, but what does not fit into a row starts the next one: no token is lost."""
     end = line_ends[-1]
     while start < end:
-        chance = next(draw)
-        first_end = second_end = min(end, start + chance.target - 2)  # one segment: room for [CLS] and [SEP]
-        if not chance.is_single:
-            aim = start + (chance.target - 3) // 2
+        is_single, joins_first, target = next(draw)
+        border = stop = min(end, start + target - 2)  # one segment: room for [CLS] and [SEP]
+        if not is_single:
+            aim = start + (target - 3) // 2
             line = max(bisect_right(line_ends, start), bisect_left(line_ends, aim) - 1)  # A's last line
-            if line_ends[line] < min(aim, end) and chance.joins_first:
+            if line_ends[line] < min(aim, end) and joins_first:
                 line += 1
-            if line_ends[line] < first_end:
-                first_end, second_end = line_ends[line], min(end, start + chance.target - 3)
-        yield [(start, first_end)], [(first_end, second_end)]
-        start = second_end
+            stop_of_two = min(end, start + target - 3)  # and for one more [SEP]
+            if line_ends[line] < stop_of_two:
+                border, stop = line_ends[line], stop_of_two
+        yield [(start, border)], [(border, stop)]
+        start = stop
 
 
 def plan_official(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Plan]:
     """The builder of google-research/electra: the end of the line that fills a row is thrown away."""
-    chance = next(draw)
-    lines: list[Range] = []
-    for line_end in line_ends:
-        lines.append((start, line_end))
-        start = line_end
-        if start - lines[0][0] >= chance.target or line_end == line_ends[-1]:
-            if start > lines[0][0]:
-                yield _official_segments(lines, length, chance)
-            chance = next(draw)
-            lines = []
+    end = line_ends[-1]
+    first_line = 0
+    while start < end:
+        chance = next(draw)
+        filled = min(bisect_left(line_ends, start + chance.target, first_line), len(line_ends) - 1)
+        first, second = _official_segments(start, line_ends[first_line : filled + 1], chance)
+        first = _cut(first, length - 2)
+        yield first, _cut(second, length - 3 - sum(stop - begin for begin, stop in first))
+        start, first_line = line_ends[filled], filled + 1
 
 
-def _official_segments(lines: list[Range], length: int, chance: Draw) -> Plan:
-    aim = 100_000 if chance.is_single else (chance.target - 3) // 2
-    first: list[Range] = []
-    second: list[Range] = []
-    num_first = num_second = 0
-    for start, end in lines:
-        size = end - start
-        if num_first == 0 or num_first + size < aim or (num_second == 0 and num_first < aim and chance.joins_first):
-            first.append((start, end))
-            num_first += size
+def _official_segments(start: int, line_ends: list[int], chance: Draw) -> Plan:
+    """Which lines of a row go to segment A, and which to B; in both they keep their order."""
+    aim = NO_AIM if chance.is_single else (chance.target - 3) // 2
+    border = bisect_left(line_ends, start + aim)  # the first line that does not fit into A
+    first_end = line_ends[border - 1] if border else start
+    if border < len(line_ends) and (first_end == start or (first_end - start < aim and chance.joins_first)):
+        first_end = line_ends[border]  # nothing fits into A any more
+        return [(start, first_end)], [(first_end, line_ends[-1])]
+    first, second = [(start, first_end)], []
+    num_first = first_end - start
+    for begin, stop in pairwise([first_end, *line_ends[border:]]):
+        if num_first + stop - begin < aim:  # a short line behind the border still goes to A
+            first.append((begin, stop))
+            num_first += stop - begin
         else:
-            second.append((start, end))
-            num_second += size
-    first = _cut(first, length - 2)
-    return first, _cut(second, max(0, length - min(num_first, length - 2) - 3))
+            second.append((begin, stop))
+    return first, second
 
 
 def _cut(ranges: list[Range], room: int) -> list[Range]:
     kept = []
     for start, end in ranges:
+        if room <= 0:
+            break
         kept.append((start, min(end, start + room)))
-        room -= kept[-1][1] - start
+        room -= end - start
     return kept
 
 
@@ -159,66 +169,86 @@ _PLANS: dict[str, Callable[[int, list[int], int, Iterator[Draw]], Iterator[Plan]
 }
 
 
-def draws(seed: int, identity: int, length: int) -> Iterator[Draw]:
+# --- chance ----------------------------------------------------------------------------------------------------------
+
+
+def draws(seed: int, identity: int, length: int, first_row: int = 0) -> Iterator[Draw]:
     """What chance decides about a document's rows, one after the other."""
-    first_row = 0
-    num_rows = 8
-    while True:
-        chances = uniform(seed, identity, first_row, num_rows)
-        targets = np.where(
-            chances[:, 2] < SHORT_ROW, SHORTEST_ROW + (chances[:, 3] * (length - SHORTEST_ROW + 1)).astype(int), length
-        )
-        singles, joins = chances[:, 0] < SINGLE_SEGMENT, chances[:, 1] < 0.5
-        yield from map(Draw, singles.tolist(), joins.tolist(), targets.tolist())
-        first_row += num_rows
-        num_rows = min(1024, num_rows * 4)
+    for start in count(first_row, 64):
+        yield from _draw(seed, np.full(64, identity, np.uint64), np.arange(start, start + 64), length)
 
 
-def uniform(seed: int, identity: int, first_row: int, num_rows: int) -> np.ndarray:
-    """Four numbers in [0, 1) for each row, computed from their place alone (SplitMix64)."""
-    with np.errstate(over="ignore"):
-        start = np.uint64((identity ^ (seed * 0xD1342543DE82EF95)) & 0xFFFFFFFFFFFFFFFF)
-        place = np.arange(4 * first_row + 1, 4 * (first_row + num_rows) + 1, dtype=np.uint64)
-        mixed = start + place * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
-    return ((mixed >> np.uint64(11)) / 2**53).reshape(num_rows, 4)
+class _Chances:
+    """`draws` of many documents. Most are drawn at once: numpy's price is per call, and documents are often short."""
+
+    def __init__(self, seed: int, identities: np.ndarray, length: int, tokens_per_document: np.ndarray) -> None:
+        self.seed, self.identities, self.length = seed, identities, length
+        num_drawn = tokens_per_document // (length - 3) * 17 // 16 + 2  # nearly always enough
+        ends = np.cumsum(num_drawn)
+        first = ends - num_drawn
+        rows = np.arange(num_drawn.sum()) - np.repeat(first, num_drawn)
+        self.drawn = _draw(seed, np.repeat(identities, num_drawn), rows, length)
+        self.first, self.ends = first.tolist(), ends.tolist()
+
+    def of(self, document: int) -> Iterator[Draw]:
+        first, end = self.first[document], self.ends[document]
+        return chain(self.drawn[first:end], draws(self.seed, int(self.identities[document]), self.length, end - first))
+
+
+def _draw(seed: int, identities: np.ndarray, rows: np.ndarray, length: int) -> list[Draw]:
+    chances = uniform(seed, identities, rows)
+    is_short = chances[:, 2] < SHORT_ROW
+    short = SHORTEST_ROW + (chances[:, 3] * (length - SHORTEST_ROW + 1)).astype(np.int64)
+    targets = np.where(is_short, short, length)
+    singles, joins = chances[:, 0] < SINGLE_SEGMENT, chances[:, 1] < 0.5
+    return list(map(Draw, singles.tolist(), joins.tolist(), targets.tolist()))
+
+
+def uniform(seed: int, identities: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Four numbers in [0, 1) for each (document, row), computed from these alone (SplitMix64): (N, 4)."""
+    start: np.ndarray = identities ^ np.uint64(seed * 0xD1342543DE82EF95 & 0xFFFFFFFFFFFFFFFF)
+    place = 4 * rows.astype(np.uint64)[:, None] + np.arange(1, 5, dtype=np.uint64)
+    mixed: np.ndarray = start[:, None] + place * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed = mixed ^ (mixed >> np.uint64(31))
+    return (mixed >> np.uint64(11)) / 2**53
+
+
+# --- plans to ids ----------------------------------------------------------------------------------------------------
 
 
 def _fill(
     ids: np.ndarray, plans: list[Plan], length: int, special_ids: dict[str, int], dtype: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """The planned rows as an array (R, T), and the number of text tokens in each."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The planned rows as an array (R, T), and the number of text tokens and of padding in each."""
     matrix = np.full((len(plans), length), special_ids["pad"], dtype)
     if not plans:
-        return matrix, np.zeros(0, np.int64)
-    sources = np.array([one for first, second in plans for one in (*first, *second)], np.int64)  # (ranges, 2)
-    num_first = np.array([len(first) for first, _ in plans])
-    num_second = np.array([len(second) for _, second in plans])
-    counts = sources[:, 1] - sources[:, 0]
-    per_row = num_first + num_second
-    is_second = np.arange(len(sources)) - np.repeat(np.cumsum(per_row) - per_row, per_row) >= np.repeat(
-        num_first, per_row
-    )
-    row = np.repeat(np.arange(len(plans)), per_row)
-    size_first = np.bincount(row, np.where(is_second, 0, counts), len(plans)).astype(np.int64)
-    size_second = np.bincount(row, np.where(is_second, counts, 0), len(plans)).astype(np.int64)
+        return matrix, np.zeros(0, np.int64), np.zeros(0, np.int64)
+    num_first = np.fromiter((len(first) for first, _ in plans), np.int64, len(plans))
+    num_ranges = np.fromiter((len(first) + len(second) for first, second in plans), np.int64, len(plans))
+    flat = chain.from_iterable(chain.from_iterable(chain.from_iterable(plans)))
+    starts, ends = np.fromiter(flat, np.int64, 2 * int(num_ranges.sum())).reshape(-1, 2).T
+    sizes = ends - starts
+    number_in_row = np.arange(len(sizes)) - np.repeat(np.cumsum(num_ranges) - num_ranges, num_ranges)
+    is_second = number_in_row >= np.repeat(num_first, num_ranges)
+    tokens_per_row = _sums(sizes, num_ranges)
+    size_second = _sums(sizes * is_second, num_ranges)
+    size_first = tokens_per_row - size_second
 
-    tokens_per_row = size_first + size_second
-    before = np.cumsum(counts) - counts  # text tokens in all ranges before
+    # In its row, a range stands behind [CLS], the ranges before it, and for segment B one more [SEP].
+    before = np.cumsum(sizes) - sizes  # text tokens in all ranges before
     before_row = np.cumsum(tokens_per_row) - tokens_per_row
-    # in its row, a range stands behind [CLS], the ranges before it, and for segment B one more [SEP]
-    place = row * length + 1 + is_second + before - before_row[row]
-    each = np.arange(int(counts.sum()))
-    matrix.reshape(-1)[np.repeat(place - before, counts) + each] = ids[np.repeat(sources[:, 0] - before, counts) + each]
-
     rows = np.arange(len(plans))
+    places = np.repeat(rows * length + 1 - before_row, num_ranges) + before + is_second
+    token = np.arange(int(sizes.sum()))
+    matrix.reshape(-1)[np.repeat(places - before, sizes) + token] = ids[np.repeat(starts - before, sizes) + token]
+
     matrix[:, 0] = special_ids["cls"]
     matrix[rows, 1 + size_first] = special_ids["sep"]
     has_second = size_second > 0
-    matrix[rows[has_second], (2 + tokens_per_row)[has_second]] = special_ids["sep"]
-    return matrix, tokens_per_row
+    matrix[rows[has_second], 2 + tokens_per_row[has_second]] = special_ids["sep"]
+    return matrix, tokens_per_row, length - 2 - tokens_per_row - has_second
 
 
 def _sums(values: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:

@@ -11,6 +11,8 @@ from rich.text import Text
 from electrakit.data.batches import Batches, read_manifest
 from electrakit.data.tokenizer import load_tokenizer
 
+MAX_SHOWN = 128  # tokens of a row
+
 
 def print_summary(shards: Path, console: Console) -> None:
     """What is in the shards, and three rows as the model will see them."""
@@ -30,7 +32,10 @@ def print_summary(shards: Path, console: Console) -> None:
             f"{len(entry['files'])}",
         )
     console.print(table)
-    rows = Batches(shards, 1, shuffle=False, verify=False)
+    split = next(iter(manifest["splits"]))  # train, unless the corpus is so small that it has none
+    if manifest["plan"]["valid"] and "valid" not in manifest["splits"]:
+        console.print(f"[yellow]No document fell to validation: {manifest['plan']['valid']:.1%} of so few is none.")
+    rows = Batches(shards, 1, split=split, shuffle=False, verify=False)
     vocabulary = load_tokenizer(shards / "tokenizer").vocabulary
     chosen = sorted({rows.num_rows // 4, rows.num_rows // 2, rows.num_rows * 3 // 4})
     for number in chosen:
@@ -38,14 +43,23 @@ def print_summary(shards: Path, console: Console) -> None:
 
 
 def _decoded(ids: np.ndarray, vocabulary: list[str], special_ids: dict[str, int], number: int) -> Text:
-    """One row as text: pieces joined to words, special tokens coloured, padding counted."""
-    text = Text(f"row {number:,}: ", style="dim")
-    num_padding = int((ids == special_ids["pad"]).sum())
-    for position, token in enumerate(ids[: len(ids) - num_padding].tolist()):
+    """One row as text: pieces joined to words, special tokens coloured, padding counted, the middle of a long row left out."""
+    text = Text(f"row {number:,}:", style="dim")
+    tokens = ids[ids != special_ids["pad"]].tolist()
+    after_special = True
+    for position, token in enumerate(tokens):
+        is_special = token in special_ids.values()
+        if len(tokens) > MAX_SHOWN and MAX_SHOWN * 3 // 4 <= position < len(tokens) - MAX_SHOWN // 4:
+            if position == MAX_SHOWN * 3 // 4:
+                text.append(f" … {len(tokens) - MAX_SHOWN} tokens …", style="dim")
+            after_special = True
+            continue
         word = vocabulary[token]
-        space = "" if position == 0 or word.startswith("##") else " "
-        style = "bold cyan" if token in special_ids.values() else "default"
-        text.append(space + word.removeprefix("##"), style=style if style != "default" else "not dim")
-    if num_padding:
-        text.append(f" + {num_padding} × [PAD]", style="cyan")
+        joined = (
+            word.startswith("##") and not after_special
+        )  # at the start of a segment the rest of a word shows its ##
+        text.append(word.removeprefix("##") if joined else f" {word}", style="bold cyan" if is_special else "not dim")
+        after_special = is_special
+    if len(tokens) < len(ids):
+        text.append(f" + {len(ids) - len(tokens)} × [PAD]", style="cyan")
     return text

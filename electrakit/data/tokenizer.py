@@ -2,9 +2,7 @@
 
 import functools
 import json
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from electrakit.config import TokenizerConfig
 from electrakit.data.corpus import Selection, harvest, print_notes, require_documents
 from electrakit.data.files import Notes
 from electrakit.data.sources import Document, find_inputs
-from electrakit.errors import UserError
+from electrakit.errors import UserError, mended_by_user
 from electrakit.progress import console
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -59,26 +57,27 @@ class TokenizerFiles:
         return xxhash.xxh3_128_hexdigest(self.json.encode())
 
     def save(self, folder: Path) -> None:
-        """Write what `AutoTokenizer.from_pretrained` opens. The folder appears whole or not at all."""
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-            inside = Path(temporary) / "tokenizer"
-            inside.mkdir()
-            (inside / "tokenizer.json").write_text(self.json, encoding="utf-8")
-            (inside / "tokenizer_config.json").write_text(json.dumps(self.config, indent=2) + "\n", encoding="utf-8")
-            (inside / "vocab.txt").write_text("".join(f"{token}\n" for token in self.vocabulary), encoding="utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
-            os.replace(inside, folder)
+        """Write what `AutoTokenizer.from_pretrained` opens; tokenizer.json comes last, and makes it a tokenizer."""
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {
+            "vocab.txt": "".join(f"{token}\n" for token in self.vocabulary),
+            "tokenizer_config.json": json.dumps(self.config, indent=2) + "\n",
+            "tokenizer.json": self.json,
+        }
+        for name, text in files.items():
+            temporary = folder / f".{name}.tmp"
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(folder / name)
 
 
 def train_tokenizer(inputs: Iterable[str | Path], **settings: Any) -> Path:
     """Train a WordPiece tokenizer on `inputs` and write it to the folder `out`; settings as in TokenizerConfig."""
-    config = TokenizerConfig(inputs=tuple(map(str, inputs)), **settings)
+    config = TokenizerConfig.of(inputs, **settings)
     if (config.out / "tokenizer.json").exists():
         raise UserError(f"{config.out} already holds a tokenizer; name another --out, or remove it")
-    config.out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=config.out.parent) as spool:
+    with mended_by_user(config.out):
+        config.out.mkdir(parents=True, exist_ok=True)
+    with mended_by_user(config.out), tempfile.TemporaryFile(dir=config.out) as spool:
         # Two passes: the characters must be known before training. The second reads normalised text from a compressed
         # temporary file, so that slow sources are parsed once and standard input can be used.
         counts, num_documents = _spool(config, spool)
@@ -87,8 +86,10 @@ def train_tokenizer(inputs: Iterable[str | Path], **settings: Any) -> Path:
         vocabulary = _learn(_texts(spool, alphabet), alphabet, config)
     if len(vocabulary) < config.vocab_size:
         console.print(f"[yellow]The corpus gave only {len(vocabulary):,} of {config.vocab_size:,} pieces: it is small.")
-    _wordpiece(vocabulary, config.cased, config.keep_accents).save(config.out)
-    console.print(f"Wrote {config.out}: {len(vocabulary):,} pieces, {'cased' if config.cased else 'lower-case'}.")
+    with mended_by_user(config.out):
+        _wordpiece(vocabulary, config.cased, config.keep_accents).save(config.out)
+    what = f"{len(vocabulary):,} pieces, {'cased' if config.cased else 'lower-case'}"
+    console.print(f"Wrote {config.out}: {what}.", markup=False, soft_wrap=True)
     return config.out
 
 

@@ -27,16 +27,16 @@ def prose(wikitext: str) -> list[str]:
 
 # -- the linear scan: what is hidden, and what stands between brackets --------------------------------------------------
 
-HIDDEN_TAGS = (
-    "ref references math chem ce gallery timeline source syntaxhighlight pre score graph mapframe maplink imagemap table "
-    "templatedata hiero inputbox categorytree indicator includeonly style script"
-).split()
+HIDDEN_TAGS = [
+    "ref", "references", "math", "chem", "ce", "gallery", "timeline", "source", "syntaxhighlight", "pre", "score", "graph", "mapframe",
+    "maplink", "imagemap", "table", "templatedata", "hiero", "inputbox", "categorytree", "indicator", "includeonly", "style", "script",
+]  # fmt: skip
 HIDDEN = re.compile(rf"<!--|<({'|'.join(HIDDEN_TAGS)}|nowiki)\b([^<>]*)>", re.IGNORECASE)
 END = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in [*HIDDEN_TAGS, "nowiki"]}
 # a reference that is never closed must not swallow the text up to the end of the next one
 END["ref"] = re.compile(r"</ref\s*>|(?=<ref\b)", re.IGNORECASE)
 END["!--"] = re.compile("-->")
-LETTER = re.compile(r"\s*[A-Za-z]\s*")
+PLAIN_FORMULA = re.compile(r"[A-Za-z0-9\s.,+\-=()<>/]{1,24}")  # "where D is the diameter"; all else is TeX
 IS_INLINE = re.compile(r"\binline\b", re.IGNORECASE)
 
 BRACKET = re.compile(
@@ -72,8 +72,8 @@ def cut_hidden(text: str) -> str:
             continue
         if name == "nowiki" or (name in ("source", "syntaxhighlight") and IS_INLINE.search(found[2])):
             pieces.append(escaped(text[position : end.start()]))
-        elif name == "math" and LETTER.fullmatch(text, position, end.start()):
-            pieces.append(text[position : end.start()].strip())  # "where D is the diameter"
+        elif name == "math" and PLAIN_FORMULA.fullmatch(text, position, end.start()):
+            pieces.append(escaped(text[position : end.start()].strip()))
         position = end.end()
     return "".join(pieces) + text[position:]
 
@@ -239,7 +239,7 @@ class Arguments:
     @property
     def unnamed(self) -> list[str]:
         """Arguments 1, 2, 3 ... up to the first that is missing."""
-        found = []
+        found: list[str] = []
         while str(len(found) + 1) in self.by_name:
             found.append(self.by_name[str(len(found) + 1)])
         return found
@@ -273,7 +273,7 @@ def value(given: Arguments) -> str:
 
 def as_of(given: Arguments) -> str:
     year, month, day = given[1], given[2], given[3]
-    months = "January February March April May June July August September October November December".split()
+    months = "January February March April May June July August September October November December".split()  # noqa: SIM905
     month = months[int(month) - 1] if month.isascii() and month.isdigit() and 1 <= int(month[:3]) <= 12 else month
     words = ["as of" if given["lc"] else "As of", day, month, year]
     return given["alt"] or " ".join(word for word in words if word)

@@ -1,0 +1,203 @@
+"""How fast is `electra prepare`, beside what it is made of? Ratios, one run, interleaved rounds, medians.
+
+    python benchmarks/prepare.py corpus/ --tokenizer tokenizer        # your text
+    python benchmarks/prepare.py builtin:python                       # the prose inside this Python
+
+Without --tokenizer one of 30,522 pieces is trained on the corpus first.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import electrakit
+from electrakit.config import CorpusConfig
+from electrakit.data.files import Notes
+from electrakit.data.sources import cut, find_inputs, read
+from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
+from electrakit.engine import Workers
+
+LENGTH = 128
+
+
+def read_documents(inputs: list[str], num_bytes: float) -> list[list[str]]:
+    config = CorpusConfig(inputs=tuple(inputs))
+    documents, size = [], 0
+    with Workers(config.num_workers) as workers:
+        for piece in cut(find_inputs(config, Notes()), config, workers):
+            read_now = [document.lines for document in read(piece, config)[0]]
+            documents += read_now
+            size += sum(len(line) + 1 for lines in read_now for line in lines)
+            if size > num_bytes:
+                break
+    return documents
+
+
+# --- the pieces that are compared ----------------------------------------------------------------------------------
+
+
+def prepare_end_to_end(corpus: Path, tokenizer: Path, fast: bool) -> float:
+    """The real command in a process of its own, start-up included."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = str(Path(folder) / "shards")
+        code = f"import electrakit\nelectrakit.prepare([{str(corpus)!r}], tokenizer={str(tokenizer)!r}, out={out!r}, length={LENGTH})"
+        started = time.perf_counter()
+        environment = {**os.environ, **({} if fast else {"PYTHONPATH": str(without_tokie())})}
+        subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
+        return time.perf_counter() - started
+
+
+def without_tokie() -> Path:
+    """A folder that, first on the path, makes `import tokie` fail, in worker processes too."""
+    folder = Path(tempfile.gettempdir()) / "electrakit-benchmark-without-tokie"
+    folder.mkdir(exist_ok=True)
+    (folder / "tokie.py").write_text("raise ImportError('left out for the benchmark')\n")
+    return folder
+
+
+def encode_batch_fast(lines: list[str], tokenizer: TokenizerFiles) -> float:
+    """The tokenizers library alone, all threads: no reading, no rows, no files."""
+    started = time.perf_counter()
+    for start in range(0, len(lines), 10_000):
+        tokenizer.tokenizer.encode_batch_fast(lines[start : start + 10_000], add_special_tokens=False)
+    return time.perf_counter() - started
+
+
+def pure_python(documents: list[list[str]], vocabulary: dict[str, int]) -> float:
+    """Line by line in Python, with the tokenizer of the official code as transformers keeps it; one process."""
+    from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer, WordpieceTokenizer
+
+    splitter, pieces = BasicTokenizer(do_lower_case=True), WordpieceTokenizer(vocabulary, unk_token="[UNK]")
+    started = time.perf_counter()
+    rows: list[list[int]] = []
+    for lines in documents:
+        buffer: list[int] = []
+        for line in lines:
+            buffer += [vocabulary[piece] for word in splitter.tokenize(line) for piece in pieces.tokenize(word)]
+            while len(buffer) >= LENGTH - 2:
+                rows.append([2, *buffer[: LENGTH - 2], 3])
+                buffer = buffer[LENGTH - 2 :]
+        if buffer:
+            rows.append([2, *buffer, 3, *[0] * (LENGTH - 2 - len(buffer))])
+    return time.perf_counter() - started
+
+
+def read_batches(shards: Path) -> float:
+    """Tokens per second of one core, from cached shards, in training order."""
+    batches = electrakit.Batches(shards, 128)
+    batches(0)
+    num_steps = max(200, min(2000, batches.num_rows // 128))
+    started = time.perf_counter()
+    for step in range(num_steps):
+        batches(step)
+    return num_steps * 128 * batches.length / (time.perf_counter() - started)
+
+
+def peak_memory(corpus: Path, tokenizer: Path) -> float:
+    """Peak resident memory in MB of `electra prepare`: the main process and all its workers together, looked at often."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["prepare", str(corpus), "--tokenizer", str(tokenizer), "--out", str(Path(folder) / "shards")]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "electrakit", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        peak = 0.0
+        while process.poll() is None:
+            peak = max(peak, sum(map(resident_mb, [process.pid, *children_of(process.pid)])))
+            time.sleep(0.02)
+        return peak
+
+
+def children_of(process: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def resident_mb(process: int) -> float:
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except OSError:
+        return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("inputs", nargs="+")
+    parser.add_argument("--tokenizer")
+    parser.add_argument("--mb", type=float, default=40, help="how much text to use")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        documents = read_documents(options.inputs, options.mb * 1e6)
+        random.Random(0).shuffle(documents)
+        corpus = folder / "corpus.txt"
+        corpus.write_text("\n\n".join("\n".join(lines) for lines in documents), encoding="utf-8")
+        tokenizer = Path(
+            options.tokenizer or electrakit.train_tokenizer([corpus], vocab_size=30_522, out=folder / "tokenizer")
+        )
+        loaded = load_tokenizer(tokenizer)
+        loaded.save(folder / "used")
+        tokenizer = folder / "used"
+        # The slow ones get a share of the text; speeds are per byte.
+        some = documents[: max(1, len(documents) // 4)]
+        few = documents[: max(1, len(documents) // 40)]
+        some_lines = [line for lines in some for line in lines]
+        sizes = {
+            "all": corpus.stat().st_size,
+            "some": sum(len(line.encode()) + 1 for line in some_lines),
+            "few": sum(len(line.encode()) + 1 for lines in few for line in lines),
+        }
+        vocabulary = {token: number for number, token in enumerate(loaded.vocabulary)}
+        some_file = folder / "some.txt"
+        some_file.write_text("\n\n".join("\n".join(lines) for lines in some), encoding="utf-8")
+        runs: dict[str, tuple[str, Callable[[], float]]] = {
+            "tokenizers.encode_batch_fast alone": ("some", lambda: encode_batch_fast(some_lines, loaded)),
+            "electra prepare": ("all", lambda: prepare_end_to_end(corpus, tokenizer, fast=True)),
+            "electra prepare without tokie": ("some", lambda: prepare_end_to_end(some_file, tokenizer, fast=False)),
+            "pure Python, line by line, one process": ("few", lambda: pure_python(few, vocabulary)),
+        }
+        speeds: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(options.rounds):
+            for name, (size, run) in runs.items():
+                speeds[name].append(sizes[size] / 1e6 / run())
+        shutil.rmtree(folder / "shards", ignore_errors=True)
+        electrakit.prepare([corpus], tokenizer=tokenizer, out=folder / "shards", length=LENGTH)
+        print_table(speeds, read_batches(folder / "shards"), peak_memory(corpus, tokenizer), sizes["all"])
+
+
+def print_table(speeds: dict[str, list[float]], tokens_per_second: float, memory: float, num_bytes: int) -> None:
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
+    alone = medians["tokenizers.encode_batch_fast alone"]
+    slow = medians["pure Python, line by line, one process"]
+    table = Table(title=f"{num_bytes / 1e6:.0f} MB of text, {len(os.sched_getaffinity(0))} cores", title_justify="left")
+    for column in ("", "MB/s (median)", "range", "× encode_batch_fast", "× pure Python"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, values in speeds.items():
+        table.add_row(
+            name,
+            f"{medians[name]:.2f}",
+            f"{min(values):.2f}–{max(values):.2f}",
+            f"{medians[name] / alone:.2f}",
+            f"{medians[name] / slow:.1f}",
+        )
+    console = Console(width=120)
+    console.print(table)
+    console.print(f"Batches, one core, cached: {tokens_per_second / 1e6:.0f} M tokens/s")
+    console.print(f"Peak memory of prepare, main process and workers: {memory:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

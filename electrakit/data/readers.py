@@ -1,0 +1,395 @@
+"""Parts of files in, documents out: decodes, parses and cleans, in the workers. What cannot be used is counted in `Notes`."""
+
+import html
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import xxhash
+
+from electrakit.config import CorpusConfig, Splitting
+from electrakit.data.archives import tar_members
+from electrakit.data.files import MAX_RATIO, Allowance, Notes, buffered, opened
+
+MAX_LINE_CHARACTERS = 2**16
+MAX_ARCHIVE_BYTES = 64 * 2**20  # what comes out of an archive that a worker has been given as a whole
+
+
+class Document(NamedTuple):
+    lines: list[str]
+    key: int | None = None  # the same for all parts of a document that was cut into several
+
+
+class Part(NamedTuple):
+    """Some bytes of one file that can be read on their own."""
+
+    name: str
+    kind: str
+    data: bytes | list[str | None]  # raw bytes, or texts where a library has already parsed them
+    first_line: int = 1
+    splitting: Splitting = "blank"
+    key: int | None = None  # the first document is a part of a longer one with this key
+    is_utf8: bool = False  # so far the file has been UTF-8, and not by accident
+
+
+@dataclass
+class Piece:
+    """A load for one worker: parts of about a megabyte together."""
+
+    parts: list[Part] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
+    after: tuple[int, int] = (0, 0)  # where the next piece starts: input, and part of that input
+    num_bytes_read: int = 0  # of all inputs so far, for the progress bar
+
+
+Found = Iterator[tuple[int, Document]]  # a document, and the line where it begins
+
+
+def read(piece: Piece, config: CorpusConfig) -> tuple[list[Document], Notes]:
+    """A piece's documents, and what was met on the way."""
+    notes = piece.notes
+    documents = []
+    for part in (inner for outer in piece.parts for inner in _unpacked(outer, notes)):
+        may_be_long = part.kind != "text" or _has_long_line(part.data)
+        for line, document in _READERS[part.kind](part, notes, config):
+            lines, key = document
+            if not lines:
+                continue
+            if key is None and config.min_words and sum(len(one.split()) for one in lines) < config.min_words:
+                notes.add(f"document of fewer than {config.min_words} words; left out", f"{part.name}:{line}")
+                continue
+            if may_be_long and max(map(len, lines)) > MAX_LINE_CHARACTERS:
+                where = f"{part.name}:{line}"
+                document = Document([short for one in lines for short in _short_lines(one, where, notes)], key)
+            documents.append(document)
+    return documents, notes
+
+
+def identity(document: Document) -> int:
+    """64 bits that stand for a document: the same content gives the same bits everywhere, the parts of one share theirs."""
+    if document.key is not None:
+        return document.key
+    return xxhash.xxh3_64_intdigest("\n".join(document.lines).encode("utf-8", "replace"))
+
+
+def _has_long_line(data: Any) -> bool:
+    end = 0
+    while len(data) - end > MAX_LINE_CHARACTERS:
+        end = data.rfind(b"\n", end, end + MAX_LINE_CHARACTERS + 1) + 1
+        if not end:
+            return True
+    return False
+
+
+def _short_lines(line: str, where: str, notes: Notes) -> Iterator[str]:
+    """A line that is too long for the tokenizer as several, cut between words."""
+    start = 0
+    while len(line) - start > MAX_LINE_CHARACTERS:
+        end = line.rfind(" ", start + 1, start + MAX_LINE_CHARACTERS)
+        if end < 0:
+            notes.add(f"word longer than {MAX_LINE_CHARACTERS:,} characters; cut", where)
+            end = start + MAX_LINE_CHARACTERS
+        if short := line[start:end].strip():
+            yield short
+        start = end
+    yield line[start:].strip()
+
+
+def _unpacked(part: Part, notes: Notes) -> Iterator[Part]:
+    """The part itself, or the files of one of OpenWebText's archives: a document is a file."""
+    if part.kind != "archive":
+        yield part
+        return
+    data = part.data
+    assert isinstance(data, bytes)
+    allowance = Allowance(lambda: min(len(data), MAX_ARCHIVE_BYTES // MAX_RATIO))
+    stream = opened(buffered(io.BytesIO(data)), part.name, notes, allowance)  # type: ignore[arg-type]  # reads just as well
+    is_tar = stream.peek(512)[257:262] == b"ustar"
+    for name, content in tar_members(stream, part.name, notes) if is_tar else [(part.name, stream)]:
+        num_noted = notes.counts.total()
+        text = content.read()
+        if text and recognise(text[: 2**16], name) is None:
+            notes.add("not text, and no known kind of file; left out", name)
+        elif text:
+            yield Part(name, "text", text, splitting="file", is_utf8=is_utf8(text))
+        elif notes.counts.total() == num_noted:  # else its damage has been noted
+            notes.add("empty file", name)
+
+
+# --- bytes to text ---------------------------------------------------------------------------------------------------
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether there are letters outside ASCII, and more of them make sense as UTF-8 than not."""
+    if data.isascii():
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("utf-8", "surrogateescape")
+        return len(_NOT_ASCII.findall(text)) > 2 * len(_BROKEN.findall(text))  # what is broken is not ASCII either
+    return True
+
+
+def _text_of(part: Part, notes: Notes) -> str:
+    """A part's bytes as text. Broken bytes are left out, or the whole is Windows-1252 if it never looked like UTF-8."""
+    assert isinstance(part.data, bytes)
+    try:
+        text = part.data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        num_lines = part.data.count(b"\n", 0, error.start)
+        where = f"{part.name}:{part.first_line + num_lines}"
+        text = part.data.decode("utf-8" if part.is_utf8 else "cp1252", "surrogateescape")
+        if not part.is_utf8:
+            notes.add("not UTF-8; read as Windows-1252", where)
+        text = _without_broken(text, where, notes)
+    if "\0" in text:
+        num_lines = text.count("\n", 0, text.index("\0"))
+        text = _without_nuls(text, f"{part.name}:{part.first_line + num_lines}", notes)
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _without_nuls(text: str, where: str, notes: Notes) -> str:
+    notes.add("NUL characters; left out", where, text.count("\0"))
+    return text.replace("\0", "")
+
+
+def _without_broken(text: str, where: str, notes: Notes) -> str:
+    text, num_broken = _BROKEN.subn("", text)
+    if num_broken:
+        notes.add("broken bytes; left out", where, num_broken)
+    return text
+
+
+def _plain(text: str, where: str, notes: Notes) -> str:
+    """A string from JSON or a table may hold what a file's text may not: NULs, lone surrogates, carriage returns."""
+    text = _without_nuls(text, where, notes) if "\0" in text else text
+    return _without_broken(text, where, notes).replace("\r", "\n")
+
+
+def _lines_of(text: str) -> list[str]:
+    return [line for line in map(str.strip, text.split("\n")) if line]
+
+
+# --- text to documents -----------------------------------------------------------------------------------------------
+
+
+def _read_text(part: Part, notes: Notes, config: CorpusConfig) -> Found:
+    text = _text_of(part, notes)
+    key, number = part.key, part.first_line
+    if part.splitting == "file":
+        yield number, Document(_lines_of(text), key)
+    elif part.splitting == "line":
+        for offset, line in enumerate(map(str.strip, text.split("\n"))):
+            if line:
+                yield number + offset, Document([line], key)
+            key = None
+    else:
+        for block in "\n".join(map(str.strip, text.split("\n"))).split("\n\n"):
+            lines = block.split("\n")
+            num_lines = len(lines) + 1
+            if not lines[0]:  # a blank line is left over where their number is odd
+                key, number, num_lines = None, number + 1, num_lines - 1
+            yield number, Document([line for line in lines if line] if "" in lines else lines, key)
+            key, number = None, number + num_lines
+
+
+def _read_gutenberg(part: Part, notes: Notes, config: CorpusConfig) -> Found:
+    text = _text_of(part, notes)
+    start, end = book_within(text)
+    yield part.first_line, Document(_lines_of(text[start:end]), part.key)
+
+
+def book_within(text: str) -> tuple[int, int]:
+    """Where a book begins and ends between Project Gutenberg's own header and footer.
+
+    A line of stars is only taken for one of theirs if nothing stands before the first (behind the last) of them, or
+    something that speaks of Gutenberg: books about such files exist, and quote them.
+    """
+    end = len(text)
+    if (
+        "gutenberg" not in text[:_MAX_HEADER].lower() + text[-_MAX_FOOTER:].lower()
+        and "SMALL PRINT!" not in text[:_MAX_HEADER]
+    ):
+        return 0, end
+    footers = list(_FOOTER.finditer(text, max(0, end - _MAX_FOOTER)))
+    if footers and _is_theirs(text[footers[-1].end() :][:4000]):
+        end = footers[-1].start()
+        if (
+            len(footers) > 1 and not text[footers[-2].end() : end].strip()
+        ):  # "End of the Project Gutenberg EBook of ..."
+            end = footers[-2].start()
+    start = 0
+    found = [header.search(text, 0, min(end, _MAX_HEADER)) for header in (_HEADER, _SMALL_PRINT)]
+    for header in sorted(filter(None, found), key=re.Match.start):
+        if header.start() - start < 2000 if start else _is_theirs(text[: header.start()][:4000]):  # some have both
+            start = header.end()
+    return start, end
+
+
+def _is_theirs(text: str) -> bool:
+    return not text.strip() or "gutenberg" in text.lower()
+
+
+def _read_jsonl(part: Part, notes: Notes, config: CorpusConfig) -> Found:
+    for number, line in enumerate(_text_of(part, notes).split("\n"), part.first_line):
+        line = line.strip().rstrip(",")
+        if line in ("", "[", "]"):  # a JSON list with a record on each line is as good
+            continue
+        where = f"{part.name}:{number}"
+        try:
+            loaded = json.loads(line)
+        except (ValueError, RecursionError):
+            notes.add("line is not JSON; left out", where)
+            continue
+        for record in loaded if isinstance(loaded, list) else [loaded]:
+            text = record.get(config.field) if isinstance(record, dict) else None
+            if isinstance(text, str):
+                yield number, Document(_lines_of_record(_plain(text, where, notes), record))
+            elif isinstance(record, dict) and config.field in record:
+                notes.add(f"field {config.field!r} is not text; left out", where)
+            else:
+                notes.add(f"record has no field {config.field!r}; left out", where)
+
+
+def _lines_of_record(text: str, record: dict[str, Any]) -> list[str]:
+    title, url = record.get("title"), record.get("url")
+    if (
+        isinstance(title, str) and isinstance(url, str) and "curid=" in url
+    ):  # WikiExtractor's: only <doc> has the title inside
+        lines = _lines_of(_without_markup(text))
+        return [title.strip(), *lines] if lines and lines[0] != title.strip() else lines
+    return _lines_of(text)
+
+
+def _read_texts(part: Part, notes: Notes, config: CorpusConfig) -> Found:
+    for number, text in enumerate(part.data, part.first_line):
+        where = f"{part.name}:{number}"
+        if isinstance(text, str):
+            yield number, Document(_lines_of(_plain(text, where, notes)))
+        else:
+            notes.add(f"field {config.field!r} is not text; left out", where)
+
+
+def _read_wikiextractor(part: Part, notes: Notes, config: CorpusConfig) -> Found:
+    for line, content, has_end in _elements(part, notes, _DOC, "</doc>"):
+        if not has_end:
+            notes.add("<doc> without its end; kept", f"{part.name}:{line}")
+        yield line, Document(_lines_of(_without_markup(content)))
+
+
+def _without_markup(text: str) -> str:
+    """WikiExtractor escapes what it leaves of HTML."""
+    text = html.unescape(text) if "&" in text else text
+    return _SWITCH.sub(" ", _TAG.sub(" ", text))
+
+
+def _read_wikipedia(part: Part, notes: Notes, config: CorpusConfig) -> Found:
+    from electrakit.data.wikitext import prose  # the parser is large, and most corpora do not need it
+
+    for line, content, has_end in _elements(part, notes, _PAGE, "</page>"):
+        where = f"{part.name}:{line}"
+        if not has_end:
+            notes.add("page without its end; left out", where)
+            continue
+        try:
+            page = ElementTree.fromstring(f"<page>{_NOT_XML.sub('', content)}</page>")
+        except ElementTree.ParseError:
+            notes.add("broken page; left out", where)
+            continue
+        if page.find("redirect") is not None:
+            notes.add("page that redirects to another; left out", where)
+        elif page.findtext("ns", "0").strip() != "0":
+            notes.add("page that is no article; left out", where)
+        elif lines := prose(page.findtext("revision/text") or ""):
+            yield line, Document([page.findtext("title", "").strip(), *lines])
+        else:
+            notes.add("article without prose; left out", where)
+
+
+def _elements(part: Part, notes: Notes, opening: re.Pattern[str], closing: str) -> Iterator[tuple[int, str, bool]]:
+    """Line, content and whether it has an end, of each element. It ends at the latest where the next one begins."""
+    text = _text_of(part, notes)
+    found = list(opening.finditer(text))
+    ends = [*(match.start() for match in found), len(text)]
+    outside = [(0, ends[0])]
+    line, position = part.first_line, 0
+    for match, end in zip(found, ends[1:], strict=True):
+        line, position = line + text.count("\n", position, match.start()), match.start()
+        content, closed, rest = text[match.end() : end].partition(closing)
+        yield line, content, bool(closed)
+        outside.append((end - len(rest), end))
+    for start, end in outside:
+        if not _BETWEEN.fullmatch(text, start, end):
+            start = end - len(text[start:end].lstrip())
+            line = part.first_line + text.count("\n", 0, start)
+            notes.add(f"text outside of {closing.replace('/', '')}; left out", f"{part.name}:{line}")
+
+
+def recognise(head: bytes, name: str) -> str | None:
+    """What kind of file begins with these bytes; None if it is not text."""
+    start = head.lstrip()
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if start.startswith(b"<page>") or (start.startswith(b"<") and b"<mediawiki" in start):
+        return "wikipedia"
+    if start.startswith(b"<doc "):
+        return "wikiextractor"
+    if name.lower().endswith((".jsonl", ".ndjson", ".json")) or _is_json_object(start):
+        return "jsonl"
+    num_control = len(head) - len(head.translate(None, _CONTROL_BYTES))
+    is_broken = not head.isascii() and not is_utf8(head)  # text in an old encoding, or no text
+    if num_control > len(head) * (0.01 if is_broken else 0.1) or start.startswith(_NOT_TEXT):
+        return None
+    if "___" in name.rpartition("/")[2] or book_within(head.decode("latin-1"))[0]:
+        return "gutenberg"
+    return "text"
+
+
+def _is_json_object(start: bytes) -> bool:
+    line, is_whole, _ = start.partition(b"\n")
+    if not is_whole:  # it may be longer than what we see
+        return _JSON_START.match(start) is not None
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+_CONTROL_BYTES = bytes(set(range(32)) - set(b"\t\n\r\f\x1b"))
+_NOT_TEXT = (b"%PDF-", b"{\\rtf", b"\x89PNG", b"\x7fELF", b"\xff\xd8\xff", b"GIF8")
+_JSON_START = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:')
+_BROKEN = re.compile("[\ud800-\udfff]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_PAGE = re.compile("<page>")
+_DOC = re.compile(r"^<doc [^\n]*?>(?=\n)|^<doc [^\n>]*>", re.M)
+_BETWEEN = re.compile(
+    r"\s*(?:</mediawiki>\s*)?(?:<\?xml[^>]*>\s*)?(?:<mediawiki[^>]*>\s*(?:<siteinfo>.*?</siteinfo>\s*)?)?(?:</mediawiki>\s*)?",
+    re.S,
+)
+_TAG = re.compile(r"</?[a-z]+[^<>\n]{0,60}/?>")
+_SWITCH = re.compile(r"__[A-Z]+__")
+
+_MAX_HEADER, _MAX_FOOTER = 40_000, 60_000  # characters; the longest licence at either end has about 20,000
+_STARS = r"^\*{2,3} ?%s OF (?:TH(?:E|IS) )?(?:COPYRIGHTED )?PROJECT GUTENBERG"
+_HEADER = re.compile(  # a long title runs on in the next lines
+    rf"{_STARS}(?:[^\n]*\n){{0,2}}?[^\n]*\*\*\*[ \t]*$|{_STARS}[^\n]*$" % ("START", "START"), re.M | re.I
+)
+_SMALL_PRINT = re.compile(r"^\*+ ?END ?\*? ?THE SMALL PRINT![^\n]*$", re.M)
+_FOOTER = re.compile(
+    rf"(?:{_STARS}|^End of (?:the |this )?Project Gutenberg)[^\n]*(?:\n[^\n]+){{0,2}}" % "END", re.M | re.I
+)
+
+_READERS: dict[str, Callable[[Part, Notes, CorpusConfig], Found]] = {
+    "text": _read_text,
+    "gutenberg": _read_gutenberg,
+    "jsonl": _read_jsonl,
+    "texts": _read_texts,
+    "wikiextractor": _read_wikiextractor,
+    "wikipedia": _read_wikipedia,
+}

@@ -1,0 +1,30 @@
+"""Small things that several tests use."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from electrakit.config import CorpusConfig
+from electrakit.data.files import Notes
+from electrakit.data.sources import Document, cut, find_inputs, read
+from electrakit.engine import Workers
+
+ReadAll = Callable[..., tuple[list[Document], Notes]]
+
+
+@pytest.fixture
+def read_all() -> ReadAll:
+    """`documents, notes = read_all("corpus/", field="body")`: reads everything, here, in this process."""
+
+    def read_all(*inputs: str | Path, **settings: Any) -> tuple[list[Document], Notes]:
+        config = CorpusConfig(inputs=tuple(map(str, inputs)), **settings)
+        documents, notes = [], Notes()
+        for piece in cut(find_inputs(config, notes), config, Workers(0)):
+            found, noted = read(piece, config)
+            documents += found
+            notes.merge(noted)
+        return documents, notes
+
+    return read_all

@@ -1,0 +1,139 @@
+"""The command line as a person meets it: help, clear errors, exit codes."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+VERBS = ("demo", "tokenizer", "prepare", "doctor")
+
+
+def electra(*arguments: str, cwd: Path | None = None, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "electrakit", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, input=stdin, capture_output=True)
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    text = "\n\n".join(
+        f"This is document number {number}.\nIt has a second line about {'things' * (number % 3)}."
+        for number in range(300)
+    )
+    (folder / "text.txt").write_text(text)
+    done = electra("tokenizer", folder / "text.txt", "--vocab-size", "200", "--out", folder / "tokenizer")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_help_names_every_verb_and_explains_every_setting():
+    top = electra("--help").stdout
+    assert all(verb in top for verb in VERBS)
+    for verb in VERBS:
+        text = electra(verb, "--help").stdout
+        assert "--out" in text or verb == "doctor"
+        assert "MISSING" not in text
+    assert "--dedupe" in electra("prepare", "--help").stdout
+    assert "{True,False}" not in electra("prepare", "--help").stdout
+
+
+def test_help_answers_in_under_a_second():
+    """The best of three: other work on the machine must not fail it."""
+    for arguments in (["--help"], ["prepare", "--help"]):
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            electra(*arguments)
+            times.append(time.perf_counter() - started)
+        assert min(times) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["prepare", "no/such.txt", "--tokenizer", "{tokenizer}", "--out", "{out}"],
+            "no such file or folder: 'no/such.txt'",
+        ),
+        (["prepare", "{text}", "--tokenizer", "no/such", "--out", "{out}"], "no tokenizer at 'no/such'"),
+        (
+            ["prepare", "{text}", "--tokenizer", "{tokenizer}", "--out", "{out}", "--length", "7"],
+            "--length must be from 8 to 8192, got 7",
+        ),
+        (
+            ["prepare", "{text}", "--tokenizer", "{tokenizer}", "--out", "{out}", "--valid", "1.5"],
+            "leave something to train on",
+        ),
+        (["prepare", "{text}", "--tokenizer", "{tokenizer}", "--out", "{text}/x"], "cannot"),
+        (["prepare", "--tokenizer", "{tokenizer}", "--out", "{out}"], "inputs"),
+        (["tokenizer", "{text}", "--out", "{out}", "--vocab-size", "5"], "--vocab-size must be 100 or more, got 5"),
+        (["tokenizer", "{text}", "--out", "{out}", "--limit", "0"], "--limit must be 1 or more, got 0"),
+        (["tokenizer", "{text}", "--out", "{tokenizer}"], "already holds a tokenizer"),
+        (["doctor", "builtin:perl"], "no builtin corpus 'builtin:perl'"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line_and_exit_code_2(corpus, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    names = {"text": corpus / "text.txt", "tokenizer": corpus / "tokenizer", "out": tmp_path / "out"}
+    done = electra(*[str(one).format(**names) for one in arguments])
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["prepare", "x", "--lenght", "128"], ["prepare", "x", "--rows", "fast"], ["prepaer"], []]
+)
+def test_a_wrong_flag_or_verb_is_explained_and_exit_code_2(arguments):
+    done = electra(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_prepare_shows_a_table_and_three_rows_that_read_as_text(corpus, tmp_path):
+    done = electra(
+        "prepare",
+        corpus / "text.txt",
+        "--tokenizer",
+        corpus / "tokenizer",
+        "--length",
+        "32",
+        "--out",
+        tmp_path / "shards",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout
+    assert "tokens lost" in done.stdout
+    assert done.stdout.count("[CLS] this is document number") == 3
+    assert done.stdout.count("row ") == 3
+    again = electra(
+        "prepare",
+        corpus / "text.txt",
+        "--tokenizer",
+        corpus / "tokenizer",
+        "--length",
+        "32",
+        "--out",
+        tmp_path / "shards",
+    )
+    assert again.returncode == 0
+    assert "finished already" in again.stderr
+
+
+def test_text_comes_from_standard_input(corpus, tmp_path):
+    text = (corpus / "text.txt").read_bytes()
+    for out, stdin, name in (("a", text, "-"), ("b", None, str(corpus / "text.txt"))):
+        done = electra("prepare", name, "--tokenizer", corpus / "tokenizer", "--out", tmp_path / out, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a" / "train-00000.bin").read_bytes() == (tmp_path / "b" / "train-00000.bin").read_bytes()
+
+
+def test_a_pipe_that_closes_early_is_no_traceback(corpus, tmp_path):
+    inputs = f"{corpus / 'text.txt'} --tokenizer {corpus / 'tokenizer'}"
+    command = f"{sys.executable} -m electrakit prepare {inputs} --out {tmp_path / 'x'} | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr

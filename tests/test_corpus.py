@@ -1,0 +1,100 @@
+"""A corpus: harvested in order by any number of workers, each document counted once, limits exact."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from electrakit.config import CorpusConfig
+from electrakit.data.corpus import Harvest, Selection, harvest, print_notes, require_documents
+from electrakit.data.files import Notes
+from electrakit.data.sources import Document, find_inputs
+from electrakit.errors import UserError
+from electrakit.progress import console
+
+pieces_of_numbers = st.lists(st.lists(st.integers(0, 40), max_size=30), max_size=12)
+
+
+def harvested(numbers: list[int]) -> Harvest[None]:
+    some = np.array(numbers, np.uint64)
+    return Harvest(None, some, some, Notes(), (0, 0), 0)
+
+
+def first_lines(documents: list[Document], identities: np.ndarray) -> list[str]:
+    return [document.lines[0] for document in documents]
+
+
+@given(pieces=pieces_of_numbers, limit=st.none() | st.integers(1, 60), start=st.integers(0, 12))
+@settings(max_examples=200, deadline=None)
+def test_dedupe_and_limit_choose_the_first_of_each_content_and_no_more_than_the_limit(pieces, limit, start):
+    """Also when it goes on from the numbers that were seen before."""
+    config = CorpusConfig(inputs=("x",), dedupe=True, limit=limit)
+    chosen, seen = [], set()
+    selection = Selection(config)
+    for number, piece in enumerate(pieces):
+        if number == start:
+            before = np.array([one for earlier in pieces[:number] for one in earlier], np.uint64)
+            selection = Selection(config, len(chosen), before)
+        wanted = []
+        for one in piece:
+            is_new = one not in seen and (limit is None or len(chosen) < limit)
+            seen.add(one)
+            wanted.append(is_new)
+            chosen += [one] * is_new
+        assert selection.choose(harvested(piece)).tolist() == wanted
+        assert selection.num_documents == len(chosen)
+        assert selection.is_full == (limit is not None and len(chosen) >= limit)
+
+
+def test_copies_are_counted_and_told():
+    selection = Selection(CorpusConfig(inputs=("x",), dedupe=True))
+    piece = harvested([1, 2, 1, 1])
+    assert selection.choose(piece).tolist() == [True, True, False, False]
+    assert piece.notes.counts == {"copy of an earlier document; left out": 2}
+
+
+def test_without_options_every_document_counts():
+    assert Selection(CorpusConfig(inputs=("x",))).choose(harvested([1, 1, 1])).all()
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_pieces_come_in_the_order_of_the_corpus_from_any_start(tmp_path, num_workers):
+    lines = [f"document {number} {'x' * 400}" for number in range(10_000)]
+    (tmp_path / "a.txt").write_text("\n\n".join(lines[:9000]))
+    (tmp_path / "b.txt").write_text("\n\n".join(lines[9000:]))
+    config = CorpusConfig(inputs=(str(tmp_path),), workers=num_workers)
+    inputs = find_inputs(config, Notes())
+    pieces = list(harvest(config, inputs, first_lines, "reading"))
+    assert [line for piece in pieces for line in piece.value] == lines
+    assert len(pieces) > 2
+    assert len(np.unique(np.concatenate([piece.identities for piece in pieces]))) == len(lines)
+    assert pieces[-1].num_bytes_read == sum(one.num_bytes for one in inputs)
+    later = list(harvest(config, inputs, first_lines, "reading", pieces[1].after))
+    assert [piece.value for piece in later] == [piece.value for piece in pieces[2:]]
+
+
+def test_the_parts_of_a_long_document_share_its_identity_but_are_no_copies(tmp_path):
+    (tmp_path / "long.txt").write_text("".join(f"line number {number} of one document\n" for number in range(600_000)))
+    config = CorpusConfig(inputs=(str(tmp_path),), workers=1, dedupe=True)
+    pieces = list(harvest(config, find_inputs(config, Notes()), first_lines, "reading"))
+    num_parts = sum(len(piece.value) for piece in pieces)
+    assert num_parts > 1 and len({one for piece in pieces for one in piece.identities.tolist()}) == 1
+    selection = Selection(config)
+    assert sum(int(selection.choose(piece).sum()) for piece in pieces) == num_parts
+
+
+def test_no_usable_text_is_an_error_that_says_why():
+    notes = Notes()
+    notes.add("empty file", "a.txt")
+    config = CorpusConfig(inputs=("corpus",))
+    with pytest.raises(UserError, match=r"no usable text in corpus: empty file \(a\.txt\)"):
+        require_documents(0, notes, config)
+    require_documents(1, notes, config)
+
+
+def test_notes_with_brackets_are_printed_as_they_are():
+    notes = Notes()
+    notes.add("line is not JSON [/x]", "folder[/y]/file[bold].jsonl:3")
+    with console.capture() as capture:
+        print_notes(notes)
+    assert capture.get() == "1 × line is not JSON [/x]  folder[/y]/file[bold].jsonl:3\n"

@@ -1,0 +1,148 @@
+"""The doctor: finds each sickness in a corpus that has it, and none in a healthy one."""
+
+import functools
+
+import numpy as np
+import pytest
+from scipy.stats import entropy
+
+from electrakit import Batches, UserError, examine, prepare, train_tokenizer
+from electrakit.data import docstrings
+from electrakit.doctor import CHECKS, print_findings
+
+
+@functools.cache
+def real_prose() -> list[str]:
+    """Real English that is always there: the docstrings of the standard library, a document for each file."""
+    files = [file for file in docstrings.python_files() if "site-packages" not in file.parts]
+    found = [docstrings.paragraphs(file.read_text(encoding="utf-8", errors="replace")) for file in files]
+    return ["\n".join(dict.fromkeys(paragraphs)) for paragraphs in found if len(paragraphs) > 3]
+
+
+def prose(num_documents: int) -> list[str]:
+    return real_prose()[:num_documents]
+
+
+def write(path, documents):
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("healthy")
+    text = write(folder / "text.txt", real_prose())
+    train_tokenizer([text], vocab_size=750, out=folder / "tokenizer", workers=1)
+    prepare([text], tokenizer=folder / "tokenizer", length=64, valid=0.05, out=folder / "shards", workers=1)
+    return folder
+
+
+def titles(examination) -> set[str]:
+    return {finding.title for finding in examination.findings}
+
+
+def test_a_healthy_corpus_and_its_shards_have_no_findings(healthy):
+    assert titles(examine([healthy / "text.txt"], tokenizer=str(healthy / "tokenizer"), workers=1)) == set()
+    assert titles(examine([healthy / "shards"], workers=1)) == set()
+
+
+def test_letters_joined_with_spaces_are_serious_in_text_and_in_shards(healthy, tmp_path):
+    """The mistake behind a loss that stops after warm-up: " ".join over a string."""
+    text = write(tmp_path / "letters.txt", [" ".join(document.replace(" ", "")) for document in prose(300)])
+    found = examine([text], workers=1)
+    assert "most words are single letters" in titles(found)
+    assert found.is_serious
+    prepare([text], tokenizer=healthy / "tokenizer", out=tmp_path / "shards", workers=1)
+    assert "most words are single letters" in titles(examine([tmp_path / "shards"], workers=1))
+
+
+def test_text_in_another_script_is_unknown_to_the_tokenizer(healthy, tmp_path):
+    text = write(
+        tmp_path / "russian.txt", ["Старый дом стоял в конце переулка, и много лет в нём никто не жил.\n" * 5] * 20
+    )
+    found = examine([text], tokenizer=str(healthy / "tokenizer"), workers=1)
+    assert {"many words are unknown to the tokenizer", "documents occur several times"} <= titles(found)
+    assert found.is_serious
+
+
+def test_words_that_fall_into_many_pieces_mean_a_vocabulary_that_does_not_fit(healthy, tmp_path):
+    text = write(
+        tmp_path / "long.txt",
+        [
+            " ".join(["donaudampfschifffahrtsgesellschaft", "verkehrswegeplan"] * 20) + f" {number}"
+            for number in range(50)
+        ],
+    )
+    assert "the vocabulary does not fit the text" in titles(
+        examine([text], tokenizer=str(healthy / "tokenizer"), workers=1)
+    )
+
+
+def test_copies_short_documents_and_tables_are_found(tmp_path):
+    copies = write(tmp_path / "copies.txt", prose(50) * 3)
+    assert titles(examine([copies], workers=1)) == {"documents occur several times"}
+    short = write(tmp_path / "short.txt", [f"line {number} is a short one\nand so is {number}" for number in range(99)])
+    assert "most documents are very short" in titles(examine([short], documents="line", workers=1))
+    table = write(
+        tmp_path / "table.txt",
+        [
+            "\n".join(f"{row * 17 % 97} | {row * 31 % 89} | 0.{row}" for row in range(document, document + 40))
+            for document in range(30)
+        ],
+    )
+    assert "much of the text is not prose" in titles(examine([table], workers=1))
+
+
+def test_rows_of_padding_and_a_missing_validation_split_are_found_in_shards(healthy, tmp_path):
+    short = write(tmp_path / "short.txt", [f"only number {number} here" for number in range(400)])
+    prepare([short], tokenizer=healthy / "tokenizer", length=128, valid=0.0, out=tmp_path / "shards", workers=1)
+    found = titles(examine([tmp_path / "shards"], workers=1))
+    assert {"many rows are mostly padding", "there is no validation split"} <= found
+
+
+def test_a_tiny_corpus_for_a_large_vocabulary_and_lost_tokens_are_found(healthy, tmp_path):
+    text = write(tmp_path / "few.txt", [" ".join(document.split("\n")) for document in prose(8)])
+    prepare(
+        [text],
+        tokenizer=healthy / "tokenizer",
+        length=48,
+        rows="official",
+        valid=0.0,
+        out=tmp_path / "shards",
+        workers=1,
+    )
+    assert {"the corpus is tiny for this vocabulary", "the row builder throws text away"} <= titles(
+        examine([tmp_path / "shards"], workers=1)
+    )
+
+
+def test_the_unigram_entropy_is_scipys(healthy):
+    batches = Batches(healthy / "shards", 1, shuffle=False)
+    ids = np.concatenate([batches(row).ravel() for row in range(batches.num_rows)])
+    counts = np.bincount(ids, minlength=750)
+    counts[[batches.special_ids[role] for role in ("pad", "cls", "sep", "mask")]] = 0
+    measured = examine([healthy / "shards"], workers=1).measures["unigram entropy (nats)"]
+    assert measured == pytest.approx(entropy(counts), rel=1e-9)
+
+
+def test_the_exit_code_is_1_only_for_what_is_serious(healthy, tmp_path, capsys):
+    assert print_findings(examine([healthy / "shards"], workers=1)) == 0
+    assert "Nothing wrong was found" in capsys.readouterr().out
+    text = write(tmp_path / "letters.txt", [" ".join(document.replace(" ", "")) for document in prose(30)])
+    assert print_findings(examine([text], workers=1)) == 1
+    shown = capsys.readouterr().out
+    assert "What to do" in shown
+    assert "single letters" in shown
+
+
+def test_every_check_can_be_healthy_and_says_what_to_do():
+    for check in CHECKS:
+        assert check.level(float("inf") if check.low_is_bad else 0) is None
+        assert check.level(0 if check.low_is_bad else 1e9) is not None
+        assert check.means and check.advice
+
+
+def test_a_corpus_with_nothing_in_it_is_a_clear_error(tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(UserError, match="no usable text"):
+        examine([tmp_path / "empty.txt"], workers=1)

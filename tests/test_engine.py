@@ -1,0 +1,250 @@
+"""Workers: results in order, little taken ahead, failures with their reason, and no process left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from electrakit.engine import TASKS_AHEAD, Workers
+from electrakit.errors import UserError
+
+# What workers do must be importable where they are, so that this file's own functions are sent by their module's name.
+
+
+def slowly_negate(number: int) -> int:
+    time.sleep(0.02 * (number % 3))  # later items are ready earlier
+    return -number
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def fail(number: int) -> int:
+    if number == 3:
+        raise KeyError("the reason")
+    return number
+
+
+def complain(number: int) -> int:
+    raise UserError("--this is yours to mend")
+
+
+def die(number: int) -> int:
+    if number == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def return_what_cannot_be_sent(number: int) -> object:
+    return lambda: number
+
+
+def large_result(number: int) -> np.ndarray:
+    return np.full(3_000_000, number, np.uint8)
+
+
+def own_process(_: int) -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def half_a_result(number: int) -> bytes:
+    """Dies while the result is on its way."""
+    import threading
+
+    threading.Thread(target=lambda: (time.sleep(0.5), os.kill(os.getpid(), signal.SIGKILL)), daemon=True).start()
+    return bytes(50_000_000)
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with Workers(2) as some:
+        yield some
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition, seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_results_come_in_the_order_of_the_items(workers):
+    assert list(workers.map(slowly_negate, range(20))) == [-number for number in range(20)]
+    assert list(workers.map(double, [])) == []
+
+
+def test_all_workers_work(workers):
+    assert len(set(workers.map(own_process, range(20)))) == 2
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_the_items_of_a_map_may_come_from_another_map_of_the_same_workers(num_workers):
+    with Workers(num_workers) as some:
+        doubled = (number for number in some.map(double, range(100)) if number % 3)
+        wanted = [4 * number for number in range(100) if 2 * number % 3]
+        assert list(some.map(double, doubled)) == wanted
+
+
+def test_only_a_few_items_are_taken_ahead_of_the_consumer(workers):
+    taken = 0
+
+    def items():
+        nonlocal taken
+        while taken < 100:
+            taken += 1
+            yield taken
+
+    for number, result in enumerate(workers.map(slowly_negate, items()), start=1):
+        assert result == -number
+        assert taken - number <= 2 * TASKS_AHEAD
+
+
+def test_large_results_do_not_block(workers):
+    for number, result in enumerate(workers.map(large_result, range(30))):
+        assert result[0] == result[-1] == number
+
+
+def test_an_exception_comes_back_with_the_workers_traceback(workers):
+    results = workers.map(fail, range(10))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(RuntimeError, match=r"(?s)a worker process failed.*in fail.*KeyError: 'the reason'"):
+        next(results)
+    assert list(workers.map(double, range(3))) == [0, 2, 4]  # and the workers go on
+
+
+def test_a_user_error_passes_through(workers):
+    with pytest.raises(UserError, match=r"^--this is yours to mend$"):
+        list(workers.map(complain, [1]))
+
+
+def test_a_result_that_cannot_be_sent_is_an_error_and_no_death(workers):
+    with pytest.raises(RuntimeError, match=r"(?s)a worker process failed.*pickle"):
+        list(workers.map(return_what_cannot_be_sent, [1]))
+    assert list(workers.map(double, [4])) == [8]
+
+
+@pytest.mark.parametrize("deadly", [die, half_a_result])
+def test_the_death_of_a_worker_is_noticed_and_explained(deadly):
+    with (
+        Workers(2) as some,
+        pytest.raises(UserError, match=r"worker process \d died \(exit code -9\).*again to go on.*fewer --workers"),
+    ):
+        for _ in some.map(deadly, range(100)):
+            if deadly is half_a_result:
+                time.sleep(1)  # let it fill the pipe, and die there
+
+
+def test_leaving_early_leaves_no_process_behind():
+    def some_results():
+        with Workers(2) as some:
+            yield from some.map(own_process, range(1000))
+
+    results = some_results()
+    processes = {next(results) for _ in range(6)}
+    assert all(map(is_alive, processes))
+    results.close()
+    assert not any(map(is_alive, processes))
+
+
+def test_an_error_of_the_consumer_leaves_no_process_behind():
+    processes = set()
+    with pytest.raises(ZeroDivisionError), Workers(2) as some:
+        for process in some.map(own_process, range(100)):
+            processes.add(process)
+            _ = 1 // (len(processes) < 2)
+    assert not any(map(is_alive, processes))
+
+
+def script(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "script.py").write_text(textwrap.dedent(text))
+    return [sys.executable, str(tmp_path / "script.py")]
+
+
+ENDLESS = """
+    import os, sys
+    from electrakit.engine import Workers
+
+    with Workers(2) as workers:
+        print(*(process.pid for process in workers._processes), flush=True)
+        for _ in workers.map(abs, iter(int, 1)):  # for ever
+            pass
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_leave_when_the_main_process_is_killed(tmp_path, how):
+    with subprocess.Popen(script(tmp_path, ENDLESS), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as main:
+        processes = list(map(int, main.stdout.readline().split()))
+        time.sleep(1)
+        assert len(processes) == 2 and all(map(is_alive, processes))
+        main.send_signal(how)
+        assert wait_until(lambda: not any(map(is_alive, processes)))
+        assert main.stderr.read() == ""
+
+
+@pytest.mark.parametrize("pause", [0, 1])  # while the workers start, and while they work
+def test_ctrl_c_of_a_terminal_reaches_the_main_process_only(tmp_path, pause):
+    with subprocess.Popen(
+        script(tmp_path, ENDLESS),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as main:
+        processes = list(map(int, main.stdout.readline().split()))
+        time.sleep(pause)
+        os.killpg(main.pid, signal.SIGINT)
+        assert wait_until(lambda: not any(map(is_alive, processes)))
+        assert main.stderr.read().count("Traceback") == 1  # the script's own
+
+
+def test_a_script_without_a_main_guard_may_use_workers(tmp_path):
+    text = """
+        from electrakit.engine import Workers
+        print("once")
+        with Workers(2) as workers:
+            print(sum(workers.map(abs, range(10))))
+    """
+    done = subprocess.run(script(tmp_path, text), capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("once\n45\n", "")
+
+
+def test_the_environment_is_left_as_it_was():
+    before = dict(os.environ)
+    with Workers(1):
+        assert dict(os.environ) == before
+
+
+def test_a_function_that_the_workers_cannot_import_is_an_error_and_no_hang(tmp_path):
+    """A function of the caller's own script: the workers do not import that script."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        from electrakit.engine import Workers
+
+        def own(item):
+            return item
+
+        with Workers(2) as workers:
+            print(list(workers.map(own, [bytes(2_000_000)] * 20)))
+        """)
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "RuntimeError: a worker process failed" in done.stderr
+    assert "AttributeError" in done.stderr

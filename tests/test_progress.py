@@ -1,0 +1,56 @@
+"""Progress: a bar where someone watches, plain lines in a log, and both say how fast and how long."""
+
+import io
+import re
+import time
+
+from rich.console import Console
+
+from electrakit.progress import progress
+
+
+def shown(is_terminal: bool, updates: list[int], total: int | None, pause: float = 0.01, **settings) -> str:
+    screen = Console(file=io.StringIO(), force_terminal=is_terminal, width=120, highlight=False)
+    with progress("preparing", total, screen=screen, **settings) as update:
+        for done in updates:
+            update(done)
+            time.sleep(pause)
+    return screen.file.getvalue()
+
+
+def test_a_log_gets_plain_lines_with_amount_rate_and_time_left():
+    text = shown(False, [1_000_000, 2_000_000, 3_000_000], 8_000_000, seconds_between_lines=0)
+    line = r"preparing: 2\.0 MB of 8\.0 MB, [\d,.]+ MB/s, [\d,]+ s left"
+    assert re.search(line, text) and "\x1b" not in text and "\r" not in text
+    assert text.splitlines()[-1].startswith("preparing: done, 3.0 MB in ")
+
+
+def test_a_log_gets_few_lines():
+    assert len(shown(False, list(range(0, 1000, 10)), 1000, pause=0.0001).splitlines()) == 1
+
+
+def test_a_total_that_is_not_known_is_not_made_up():
+    for total in (None, 0):
+        text = shown(False, [1_000_000, 2_000_000], total, seconds_between_lines=0)
+        assert re.search(r"preparing: 2\.0 MB, [\d,.]+ MB/s\n", text) and "left" not in text
+        assert "100%" not in shown(True, [1_000_000, 2_000_000], total)
+
+
+def test_a_terminal_gets_a_bar_with_percentage_rate_and_time_left():
+    text = shown(True, [1_000_000, 2_000_000, 4_000_000], 8_000_000, pause=0.3)
+    assert "━" in text and re.search(r"50%.*MB/s.*left.*0:00:0", text.replace("\n", " "))
+    assert "100%" in text
+
+
+def test_what_was_done_before_this_start_is_not_taken_for_speed():
+    text = shown(False, [900_000_000, 900_100_000], 1_000_000_000, pause=0.1, seconds_between_lines=0)
+    rate = float(re.search(r"([\d.,]+) MB/s", text)[1].replace(",", ""))
+    assert rate < 2
+
+
+def test_names_with_brackets_are_shown_as_they_are():
+    screen = Console(file=io.StringIO(), force_terminal=False, width=120)
+    with progress("[/x] [bold]", 10, screen=screen, unit="files", scale=1, seconds_between_lines=0) as update:
+        update(1)
+        update(2)
+    assert screen.file.getvalue().startswith("[/x] [bold]: 2.0 files of 10.0 files")

@@ -1,0 +1,316 @@
+"""Parts to documents: encodings, Gutenberg, Wikipedia, WikiExtractor, JSON, and whatever is broken in them."""
+
+import bz2
+import io
+import json
+import re
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from electrakit.data import sources
+from electrakit.data.readers import MAX_LINE_CHARACTERS, book_within
+
+SHARED = Path("/work/shared/data")
+
+
+def texts(documents):
+    return ["\n".join(document.lines) for document in documents]
+
+
+# --- encodings -------------------------------------------------------------------------------------------------------
+
+
+def test_a_few_broken_bytes_in_utf_8_are_left_out_counted_and_placed_even_at_the_borders_of_parts(
+    tmp_path, read_all, monkeypatch
+):
+    lines = [f"Line {number} of the naïve café" for number in range(200)]
+    broken = [line.encode() for line in lines]
+    broken[100] = b"\xff" + broken[100] + b"\xc3"
+    broken[150] = b"plain \xe2\x80 words"
+    (tmp_path / "a.txt").write_bytes(b"\n".join(broken))
+    for piece_bytes in (20, 33, 1000, 2**20):
+        monkeypatch.setattr(sources, "PIECE_BYTES", piece_bytes)
+        documents, notes = read_all(tmp_path, documents="line")
+        assert texts(documents) == [*lines[:150], "plain  words", *lines[151:]]
+        assert notes.counts == {"broken bytes; left out": 4}
+        assert notes.examples["broken bytes; left out"][0] == f"{tmp_path / 'a.txt'}:101"
+
+
+def test_windows_1252_is_recognised_in_every_part_of_a_file(tmp_path, read_all, monkeypatch):
+    monkeypatch.setattr(sources, "PIECE_BYTES", 200)
+    lines = [f"Line {number} of the “naïve” café – £{number}" for number in range(100)]
+    (tmp_path / "a.txt").write_bytes("\n".join(lines).encode("cp1252"))
+    documents, notes = read_all(tmp_path, documents="line")
+    assert texts(documents) == lines
+    assert list(notes.counts) == ["not UTF-8; read as Windows-1252"]
+
+
+def test_nuls_are_left_out_and_counted(tmp_path, read_all):
+    (tmp_path / "a.txt").write_bytes(b"one\n" * 50 + b"t\0w\0o")
+    documents, notes = read_all(tmp_path, documents="line")
+    assert texts(documents)[-1] == "two"
+    assert notes.as_json() == {"NUL characters; left out": {"count": 2, "first": [f"{tmp_path / 'a.txt'}:51"]}}
+
+
+def test_a_line_too_long_for_the_tokenizer_is_cut_between_words(tmp_path, read_all):
+    text = "word " * MAX_LINE_CHARACTERS + "x" * (MAX_LINE_CHARACTERS + 10) + " end"
+    (tmp_path / "a.txt").write_text(text)
+    documents, notes = read_all(tmp_path)
+    assert max(map(len, documents[0].lines)) <= MAX_LINE_CHARACTERS
+    assert "".join(documents[0].lines).replace(" ", "") == text.replace(" ", "")
+    assert " ".join(documents[0].lines).split()[:-3] == text.split()[:-2]
+    assert list(notes.counts.values()) == [1]
+
+
+# --- Gutenberg -------------------------------------------------------------------------------------------------------
+
+BODY = "THE STORY\n\nIt was a dark night.\nNobody was awake.\n\nThe end came soon."
+LICENCE = (
+    "\n\nUpdated editions will replace the previous one. Project Gutenberg-tm is a trademark.\n" + "Terms. " * 2000
+)
+HEADERS = [
+    "The Project Gutenberg EBook of X\n\nTitle: X\n\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\n",
+    "The Project Gutenberg EBook of X\n\n***START OF THE PROJECT GUTENBERG EBOOK X***\n\n",
+    "Project Gutenberg's X, by Y\n\n*** START OF THIS PROJECT GUTENBERG EBOOK X ***\n\n",
+    "Project Gutenberg's X, by Y\n\n*** START OF THIS PROJECT GUTENBERG EBOOK A TITLE THAT RUNS\nON AND ON ***\n\n",
+    "**The Project Gutenberg Etext of X**\n" + "Legal words.\n" * 800
+    + "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n\n",
+    "Project Gutenberg Etext\n\n*END THE SMALL PRINT! FOR PUBLIC DOMAIN EBOOKS*Ver.02/11/02*END*\n\n",
+    "*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\n",
+    "",
+]  # fmt: skip
+FOOTERS = [
+    "\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***" + LICENCE,
+    "\n\n***END OF THE PROJECT GUTENBERG EBOOK X***" + LICENCE,
+    "\n\nEnd of the Project Gutenberg EBook of X, by Y\n\n*** END OF THIS PROJECT GUTENBERG EBOOK X ***" + LICENCE,
+    "\n\nEnd of Project Gutenberg's X,\nby Y\n\n*** END OF THIS PROJECT GUTENBERG EBOOK A TITLE THAT\nRUNS ON ***"
+    + LICENCE,
+    "\n\nEnd of The Project Gutenberg Etext of X,\nby Y\n",
+    "\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***",
+    "",
+]
+
+
+@pytest.mark.parametrize("footer", FOOTERS)
+@pytest.mark.parametrize("header", HEADERS)
+def test_gutenbergs_header_and_footer_are_cut(tmp_path, read_all, header, footer):
+    text = header + BODY + footer
+    start, end = book_within(text)
+    assert text[start:end].strip() == BODY
+    for newline in ("\n", "\r\n"):
+        (tmp_path / "A___X.txt").write_bytes(text.replace("\n", newline).encode())
+        assert texts(read_all(tmp_path)[0]) == [re.sub("\n+", "\n", BODY)]
+
+
+@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("footer", FOOTERS)
+@pytest.mark.parametrize(
+    "quote",
+    [
+        "*** START OF THE PROJECT GUTENBERG EBOOK X ***",
+        "*** END OF THE PROJECT GUTENBERG EBOOK X ***",
+        "End of the Project Gutenberg EBook of X",
+        "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS",
+    ],
+)
+def test_a_book_that_quotes_such_a_line_keeps_its_text(header, footer, quote):
+    story = "The story went on. " * 300
+    body = f"{BODY}\n\n{story}\n\nHe read aloud:\n\n{quote}\n\nand closed the file.\n\n{story}"
+    start, end = book_within(header + body + footer)
+    assert (header + body + footer)[start:end].strip() == body.strip()
+
+
+def test_a_book_is_one_document_from_a_folder_a_zip_or_a_file_in_any_encoding(tmp_path, read_all):
+    body = "Un café, déjà vu,\n\nnaïve words – and “quotes”."
+    encodings = {"utf-8": "1.txt", "utf-8-sig": "2.txt", "cp1252": "3.txt", "utf-16": "4.txt"}
+    (tmp_path / "folder").mkdir()
+    with zipfile.ZipFile(tmp_path / "books.zip", "w") as archive:
+        for encoding, name in encodings.items():
+            data = (HEADERS[0] + body + FOOTERS[2]).encode(encoding)
+            (tmp_path / "folder" / name).write_bytes(data)
+            archive.writestr(f"Gutenberg/txt/{name}", data)
+        archive.writestr("Gutenberg/txt/A B___No Header.txt", "First.\n\nSecond.")
+    (tmp_path / "folder/A B___No Header.txt").write_text("First.\n\nSecond.")
+    expected = [re.sub("\n+", "\n", body)] * 4 + ["First.\nSecond."]
+    for name in ("folder", "books.zip"):
+        assert texts(read_all(tmp_path / name)[0]) == expected
+
+
+@pytest.mark.skipif(not (SHARED / "text.tar.xz").exists(), reason="the real text is not here")
+@pytest.mark.slow
+def test_the_real_set_is_read_whole(tmp_path, read_all):
+    documents, notes = read_all(SHARED / "text.tar.xz")
+    assert len(documents) == 27_918
+    assert notes.counts == {"not UTF-8; read as Windows-1252": 1}
+    with tarfile.open(SHARED / "text.tar.xz") as archive:
+        member = next(one for one in archive if "nonutf8/" in one.name and one.isfile())
+        book = archive.extractfile(member).read().decode("latin-1")
+    found = next(document for document in documents if "CONCORD AND MERRIMACK RIVERS." in document.lines)
+    assert " ".join(found.lines).split() == book.split()
+
+
+# --- Wikipedia -------------------------------------------------------------------------------------------------------
+
+
+def page(title: str, text: str, ns: int = 0, extra: str = "") -> str:
+    return (
+        f"  <page>\n    <title>{title}</title>\n    <ns>{ns}</ns>\n    <id>1</id>{extra}\n    <revision>\n"
+        f'      <text bytes="9" xml:space="preserve">{text}</text>\n    </revision>\n  </page>\n'
+    )
+
+
+HEAD = (
+    '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" xml:lang="en">\n  <siteinfo>\n'
+    "    <sitename>Wikipedia</sitename>\n  </siteinfo>\n"
+)
+DUMP = (
+    HEAD
+    + page("Cats &amp; dogs", "'''Cats''' and [[dog]]s are animals.\n\n== History ==\nThey have &lt;b&gt;long&lt;/b&gt; lived here.")
+    + page("Talk:Cats", "Not an article at all.", ns=1)
+    + page("Kitty", "#REDIRECT [[Cat]]", extra='\n    <redirect title="Cat" />')
+    + page("Dogs", "Dogs bark at night.")
+    + "</mediawiki>\n"
+)  # fmt: skip
+ARTICLES = ["Cats & dogs\nCats and dogs are animals.\nHistory\nThey have long lived here.", "Dogs\nDogs bark at night."]
+
+
+@pytest.mark.parametrize("name", ["enwiki.xml", "enwiki.xml.bz2"])
+def test_a_dump_gives_its_articles_with_their_titles(tmp_path, read_all, name):
+    data = DUMP.encode()
+    if name.endswith(".bz2"):  # multistream, as Wikimedia has it
+        data = b"".join(bz2.compress(data[start : start + 300]) for start in range(0, len(data), 300))
+    (tmp_path / name).write_bytes(data)
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ARTICLES
+    assert notes.as_json() == {
+        "page that is no article; left out": {"count": 1, "first": [f"{tmp_path / name}:16"]},
+        "page that redirects to another; left out": {"count": 1, "first": [f"{tmp_path / name}:24"]},
+    }
+
+
+def test_a_broken_page_is_left_out_named_and_alone(tmp_path, read_all):
+    broken = page("Bad", "<unclosed>text").replace("</text>", "")
+    unended = page("Cut", "some text").replace("</page>", "")
+    text = HEAD + page("A", "First one.") + broken + unended + page("B", "Second &amp; last.\x0b") + "</mediawiki>"
+    (tmp_path / "a.xml").write_text(text + page("C", "Third one.")[:-20])
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["A\nFirst one.", "B\nSecond & last."]
+    places = {what: [int(where.rpartition(":")[2]) for where in found] for what, found in notes.examples.items()}
+    lines = text.split("\n")
+    starts = [number for number, line in enumerate(lines, 1) if "<page>" in line]
+    assert places == {
+        "broken page; left out": [starts[1]],
+        "page without its end; left out": [starts[2], len(lines)],
+    }
+
+
+LAUGHS = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;">]>\n'
+
+
+@pytest.mark.parametrize("padding", [0, 3_000, 200_000, 2_000_000])
+def test_xml_with_a_doctype_is_refused_wherever_it_stands(tmp_path, read_all, padding):
+    comment = f"<!-- {'x' * padding} -->\n"
+    for text in (
+        f'<?xml version="1.0"?>{comment}{LAUGHS}{HEAD}{page("A", "&c;&c;")}</mediawiki>',
+        f"{HEAD}{comment}{page('A', 'Hello there.')}{LAUGHS}{page('B', '&c;')}</mediawiki>",
+    ):
+        (tmp_path / "a.xml").write_text(text)
+        documents, notes = read_all(tmp_path, source="wikipedia")
+        assert not any("ha" in line for document in documents for line in document.lines)
+        assert "XML with a DOCTYPE; refused from there on" in notes.counts
+
+
+@pytest.mark.skipif(not (SHARED / "enwiki-slice.xml.bz2").exists(), reason="the real dump is not here")
+def test_the_real_dump_gives_its_articles(tmp_path, read_all):
+    documents, notes = read_all(SHARED / "enwiki-slice.xml.bz2")
+    assert len(documents) + notes.counts.total() == 206
+    assert notes.counts == {"page that redirects to another; left out": 100}
+    assert all(len(document.lines) > 1 for document in documents)
+
+
+def test_both_forms_of_wikiextractor_give_the_same_documents(tmp_path, read_all):
+    url = "https://en.wikipedia.org/wiki?curid="
+    articles = {
+        "Cats": "Cats &amp; dogs &lt;b&gt;live&lt;/b&gt; here.\n\nHistory.\nLong ago.",
+        "A > B": "Text, 1 &lt; 2.",
+    }
+    (tmp_path / "doc").mkdir()
+    (tmp_path / "json").mkdir()
+    with (tmp_path / "doc/wiki_00").open("w") as doc, (tmp_path / "json/wiki_00").open("w") as lines:
+        for number, (title, text) in enumerate(articles.items()):
+            doc.write(f'<doc id="{number}" url="{url}{number}" title="{title}">\n{title}\n\n{text}\n\n</doc>\n')
+            record = {"id": str(number), "revid": "1", "url": f"{url}{number}", "title": title, "text": text}
+            lines.write(json.dumps(record) + "\n")
+    documents, notes = read_all(tmp_path / "doc")
+    assert texts(documents) == ["Cats\nCats & dogs  live  here.\nHistory.\nLong ago.", "A > B\nText, 1 < 2."]
+    assert read_all(tmp_path / "json")[0] == documents
+    assert not notes.counts
+
+
+def test_what_is_wrong_in_wikiextractors_output_is_noted(tmp_path, read_all):
+    (tmp_path / "a").write_text('<doc id="1">\nA\n</doc>\nstray\n<doc id="2">\nB\n<doc id="3">\nC\n\n')
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["A", "B", "C"]
+    assert notes.examples == {
+        "<doc> without its end; kept": [f"{tmp_path / 'a'}:5", f"{tmp_path / 'a'}:7"],
+        "text outside of <doc>; left out": [f"{tmp_path / 'a'}:4"],
+    }
+
+
+def test_hostile_markup_takes_linear_time(tmp_path, read_all):
+    (tmp_path / "a").write_text('<doc id="1">\n' + "<doc " * 200_000 + "\n</doc>")
+    assert len(read_all(tmp_path)[0]) == 1
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_wrong_in_json_lines_is_counted_and_placed(tmp_path, read_all):
+    lines = [
+        '{"text": "good"}',
+        "not json",
+        '{"other": 1}',
+        '{"text": 5}',
+        '"text"',
+        '{"text": ' + "[" * 100_000,
+        '{"text": "cut off',
+        '{"text": "odd\\u0000 \\ud800characters\\r\\nhere"}',
+        '{"text": "last"}',
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["good", "odd characters\nhere", "last"]
+    assert {what: [int(where.rpartition(":")[2]) for where in places] for what, places in notes.examples.items()} == {
+        "line is not JSON; left out": [2, 6, 7],
+        "record has no field 'text'; left out": [3, 5],
+        "field 'text' is not text; left out": [4],
+        "NUL characters; left out": [8],
+        "broken bytes; left out": [8],
+    }
+
+
+@pytest.mark.parametrize("indent", [None, 0])
+def test_a_json_list_of_records_is_read_too(tmp_path, read_all, indent):
+    records = [{"text": "one"}, {"text": "two"}]
+    separator = ",\n" if indent == 0 else ","
+    (tmp_path / "a.json").write_text(
+        "[" + "\n" * (indent == 0) + separator.join(map(json.dumps, records)) + "\n]"[indent is None :]
+    )
+    assert texts(read_all(tmp_path)[0]) == ["one", "two"]
+
+
+def test_json_lines_are_recognised_by_content_even_if_the_first_record_is_long(tmp_path, read_all):
+    (tmp_path / "wiki_00").write_text(json.dumps({"id": "1", "text": "word " * 50_000}) + '\n{"text": "two"}\n')
+    assert [len(document.lines[0]) for document in read_all(tmp_path)[0]][1:] == [3]
+
+
+def test_a_file_in_a_zip_in_memory_keeps_its_place_in_notes(tmp_path, read_all):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("folder/a.jsonl", '{"text": "one"}\n{}\n')
+    (tmp_path / "a.zip").write_bytes(file.getvalue())
+    notes = read_all(tmp_path)[1]
+    assert notes.examples == {"record has no field 'text'; left out": [f"{tmp_path / 'a.zip'}:folder/a.jsonl:2"]}
