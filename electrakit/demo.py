@@ -34,8 +34,8 @@ def demo(config: DemoConfig) -> None:
     print_findings(examine([shards], workers=config.workers))
 
     console.print(Rule("made", align="left"))
-    console.print(f"  {tokenizer}   opens with transformers.AutoTokenizer.from_pretrained")
-    console.print(f"  {shards}      electrakit.Batches reads it: step number -> ids")
+    console.print(f"  {tokenizer}/  opens with transformers.AutoTokenizer.from_pretrained")
+    console.print(f"  {shards}/     read with electrakit.Batches: step number -> ids")
     console.print("[bold]Next[/], with text of your own:")
     console.print("  electra tokenizer corpus/ --vocab-size 30522 --out tokenizer")
     console.print("  electra prepare corpus/ --tokenizer tokenizer --length 128 --out shards/mine")

@@ -80,7 +80,7 @@ CHECKS = (
     ),
     Check(
         "tokens per vocabulary entry",
-        300,
+        200,
         10,
         "the corpus is tiny for this vocabulary",
         "Most entries are seen a few times only: the generator cannot learn them, and the model will know the corpus by heart.",
