@@ -13,19 +13,35 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from electrakit import presets as presets
     from electrakit.data.batches import Batches as Batches
     from electrakit.data.shards import prepare as prepare
     from electrakit.data.tokenizer import load_tokenizer as load_tokenizer
     from electrakit.data.tokenizer import train_tokenizer as train_tokenizer
     from electrakit.doctor import examine as examine
     from electrakit.errors import UserError as UserError
+    from electrakit.model.build import build as build
+    from electrakit.model.tie import tie as tie
+    from electrakit.objective.build import build_objective as build_objective
+    from electrakit.objective.electra import Electra as Electra
+    from electrakit.objective.mlm import AllTokensMLM as AllTokensMLM
+    from electrakit.objective.mlm import MaskedLM as MaskedLM
+    from electrakit.objective.mlm import ReplaceMLM as ReplaceMLM
 
 _HOMES = {
+    "AllTokensMLM": "electrakit.objective.mlm",
     "Batches": "electrakit.data.batches",
+    "Electra": "electrakit.objective.electra",
+    "MaskedLM": "electrakit.objective.mlm",
+    "ReplaceMLM": "electrakit.objective.mlm",
     "UserError": "electrakit.errors",
+    "build": "electrakit.model.build",
+    "build_objective": "electrakit.objective.build",
     "examine": "electrakit.doctor",
     "load_tokenizer": "electrakit.data.tokenizer",
     "prepare": "electrakit.data.shards",
+    "presets": "electrakit.presets",
+    "tie": "electrakit.model.tie",
     "train_tokenizer": "electrakit.data.tokenizer",
 }
 __all__ = sorted(_HOMES)
@@ -35,7 +51,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `electra --help` stays fast."""
     if name not in _HOMES:
         raise AttributeError(f"module 'electrakit' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module = importlib.import_module(_HOMES[name])
+    return module if _HOMES[name] == f"electrakit.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, TokenizerConfig
+from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, ShowConfig, TokenizerConfig
 from electrakit.errors import UserError
 
 Verb = (
@@ -16,17 +16,24 @@ Verb = (
     | Annotated[TokenizerConfig, tyro.conf.subcommand("tokenizer")]
     | Annotated[PrepareConfig, tyro.conf.subcommand("prepare")]
     | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
+    | Annotated[ShowConfig, tyro.conf.subcommand("show")]
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb. Exit code 0: done; 1: the doctor found something serious; 2: something for the user to mend."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave tidily, as for Ctrl-C
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if arguments[:1] == ["show"]:  # what may follow depends on the preset
+            from electrakit.show import show
+
+            show(arguments[1:])
+            sys.exit(0)
         config = tyro.cli(
             Verb,
             prog="electra",
-            description="Pretrain ELECTRA text encoders: text -> tokenizer -> shards.",
+            description="Pretrain ELECTRA text encoders: text -> tokenizer -> shards -> networks and objectives.",
             args=arguments,
             config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes, tyro.conf.HelptextFromCommentsOff),
         )

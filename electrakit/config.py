@@ -141,6 +141,14 @@ class DoctorConfig(CorpusConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShowConfig:
+    """Print what a pretraining preset would do: networks, parameters, FLOPs, memory, warnings. Trains nothing."""
+
+    preset: Annotated[Positional[str], arg(metavar="PRESET [--setting value ...]")]
+    """`electra show` lists the presets, `electra show PRESET --help` the settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DemoConfig:
     """The whole walk in minutes, offline, on a CPU: builtin text to tokenizer to shards."""
 

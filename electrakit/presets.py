@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from electrakit.errors import UserError
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 from electrakit.pretrain_config import OptimConfig, PretrainConfig, override
 
 OwnBody = Literal["classic", "modern"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from electrakit.errors import UserError
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 
 Share = Literal["nothing", "embeddings", "encoder"]
 Kind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]

@@ -18,7 +18,7 @@ from electrakit.model.counts import (
     num_chosen,
     shared_parts,
 )
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 from electrakit.pretrain_config import PretrainConfig, with_special_ids
 
 USUAL_LR = {"official_adam": 5e-4, "adamw": 5e-4, "lamb": 2e-3, "muon": 1e-3}

@@ -16,7 +16,7 @@ from x_transformers import Encoder, TransformerWrapper
 from electrakit.errors import UserError
 from electrakit.model.adapt import HEADS, as_discriminator, as_generator, gather
 from electrakit.model.encoder import Discriminator, Generator
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 
 torch.set_num_threads(1)
 

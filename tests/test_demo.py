@@ -13,7 +13,9 @@ from electrakit import Batches, load_tokenizer
 def test_the_demo_walks_from_text_to_shards_and_a_second_time_does_nothing(tmp_path):
     for number in range(2):
         started = os.listdir(tmp_path)
-        done = subprocess.run([sys.executable, "-m", "electrakit", "demo"], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "electrakit", "demo"], cwd=tmp_path, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         assert "electra prepare corpus/" in done.stdout
         assert ("is there already" in done.stdout and "finished already" in done.stderr) == bool(number), started

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from electrakit.errors import UserError
 from electrakit.model.encoder import Discriminator, Generator, Network, segments
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 
 torch.set_num_threads(1)
 

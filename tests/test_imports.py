@@ -11,6 +11,7 @@ import electrakit
 
 PACKAGE = Path(electrakit.__file__).parent
 BASE = {"electrakit", "electrakit.config", "electrakit.errors", "electrakit.engine", "electrakit.progress"}
+SETTINGS = {"electrakit.errors", "electrakit.network_config", "electrakit.pretrain_config"}
 
 # A module (by its longest prefix here) may import these and what stands below them, and nothing else of the package.
 MAY_IMPORT = {
@@ -20,6 +21,13 @@ MAY_IMPORT = {
     "electrakit.engine": {"electrakit.errors"},
     "electrakit.progress": set(),
     "electrakit.data": BASE | {"electrakit.data"},
+    "electrakit.network_config": {"electrakit.errors"},
+    "electrakit.pretrain_config": {"electrakit.errors", "electrakit.network_config"},
+    "electrakit.presets": SETTINGS,
+    "electrakit.arguments": SETTINGS | {"electrakit.presets"},
+    "electrakit.model": SETTINGS | {"electrakit.model"},
+    "electrakit.objective": SETTINGS | {"electrakit.model", "electrakit.objective"},
+    "electrakit.show": SETTINGS | {"electrakit.arguments", "electrakit.data", "electrakit.model"},
     "electrakit.doctor": BASE | {"electrakit.data"},
     "electrakit.demo": BASE | {"electrakit.data", "electrakit.doctor"},
     "electrakit.cli": {"electrakit"},

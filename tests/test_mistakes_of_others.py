@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from electrakit.model.encoder import Discriminator, Generator
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 from electrakit.objective.electra import Electra
 from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM
 from electrakit.objective.output import EvaluationSums

@@ -7,7 +7,7 @@ import torch
 
 from electrakit.model.encoder import Discriminator, Generator
 from electrakit.model.modern import rotate, rotations
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 
 torch.set_num_threads(1)
 

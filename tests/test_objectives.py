@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from electrakit.errors import UserError
 from electrakit.model.encoder import Discriminator, Generator
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 from electrakit.objective.electra import Electra
 from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM, mix
 from electrakit.objective.output import EvaluationSums, Output, area_under_curve, sortable

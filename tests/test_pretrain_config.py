@@ -10,7 +10,7 @@ import pytest
 
 from electrakit import presets
 from electrakit.errors import UserError
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 from electrakit.pretrain_config import (
     OptimConfig,
     PretrainConfig,

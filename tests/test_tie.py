@@ -1,8 +1,6 @@
 """What a pair shares is one parameter, whatever is done to it later; what does not fit is named."""
 
 import copy
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ from x_transformers import Encoder, TransformerWrapper
 from electrakit.errors import UserError
 from electrakit.model.adapt import as_discriminator, as_generator
 from electrakit.model.encoder import Discriminator, Generator
-from electrakit.model.network import NetworkConfig
 from electrakit.model.tie import load_state_once, shared_parameters, state_once, tie
+from electrakit.network_config import NetworkConfig
 
 torch.set_num_threads(1)
 
@@ -425,10 +423,9 @@ class Pair(nn.Module):
         return self.generator(ids, positions).square().mean() + self.discriminator(ids).square().mean()
 
 
-def train_one_of_two(rank: int, port: int, folder: str) -> None:
+def train_one_of_two(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     pair = Pair()
     wrapped = nn.parallel.DistributedDataParallel(pair)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
@@ -440,14 +437,13 @@ def train_one_of_two(rank: int, port: int, folder: str) -> None:
     generator, discriminator = pair.generator.model, pair.discriminator.model
     assert word_table(generator) is word_table(discriminator) is generator.get_output_embeddings().weight
     torch.save(word_table(generator).detach().clone(), f"{folder}/{rank}.pt")
+    dist.barrier()  # a process that leaves first can hang the other while it tears down
+    del wrapped
     dist.destroy_process_group()
 
 
 def test_two_processes_under_ddp_keep_the_pair_tied_and_equal(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(train_one_of_two, (port, str(tmp_path)), nprocs=2)
+    mp.spawn(train_one_of_two, (str(tmp_path),), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert torch.equal(first, second)
     assert not torch.equal(first, word_table(Pair().generator.model))

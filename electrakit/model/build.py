@@ -7,8 +7,8 @@ from torch import nn
 from electrakit.model.adapt import as_discriminator, as_generator
 from electrakit.model.counts import Head, heads
 from electrakit.model.encoder import BODIES, Discriminator, Generator
-from electrakit.model.network import NetworkConfig
 from electrakit.model.tie import tie
+from electrakit.network_config import NetworkConfig
 from electrakit.pretrain_config import PretrainConfig
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 from electrakit.pretrain_config import PretrainConfig
 
 Head = Literal["words", "replaced"]

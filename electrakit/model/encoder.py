@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from electrakit.errors import UserError
 from electrakit.model.layers import attend, head, initialise, split_heads
 from electrakit.model.modern import ModernBody
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 
 EPSILON = 1e-12
 

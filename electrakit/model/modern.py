@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electrakit.model.layers import SIGMA, attend, head, initialise, split_heads
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 
 EPSILON = 1e-5
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from electrakit.errors import UserError
 from electrakit.model import encoder, modern
 from electrakit.model.encoder import Discriminator, Generator
-from electrakit.model.network import Body, NetworkConfig
+from electrakit.network_config import Body, NetworkConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -7,7 +7,7 @@ import torch
 from official_step import official_step
 
 from electrakit.model.encoder import Discriminator, Generator
-from electrakit.model.network import NetworkConfig
+from electrakit.network_config import NetworkConfig
 from electrakit.objective.electra import Electra
 from electrakit.objective.randomness import draw, row_keys
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from electrakit.errors import UserError
 from electrakit.model.encoder import Discriminator, Generator, Network, segments
-from electrakit.model.network import NetworkConfig
 from electrakit.model.weights import from_transformers, to_transformers
+from electrakit.network_config import NetworkConfig
 
 torch.set_num_threads(1)
 
