@@ -78,7 +78,7 @@ def electra_large(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
 
 
 def electra_small_owt(**changes: Any) -> PretrainConfig:
-    """lmtuners' ELECTRA-small on OpenWebText (seed 001): BERT twice, embeddings as wide as the layers, LAMB."""
+    """lmtuners' ELECTRA-small on OpenWebText: BERT twice, embeddings as wide as the layers, LAMB."""
     # Sizes, optimizer and schedule are those of its training script; it misspelt the number of positions, so they are BERT's 512.
     theirs = {
         "discriminator": NetworkConfig(body="bert", embedding_size=256),
@@ -97,7 +97,7 @@ def electra_small_owt(**changes: Any) -> PretrainConfig:
 
 
 def electra_albert_generator(**changes: Any) -> PretrainConfig:
-    """The first attempt before it (seed 000): an ALBERT generator, which takes less memory, and a BERT discriminator."""
+    """lmtuners' first attempt: an ALBERT generator, which takes less memory, and a BERT discriminator."""
     theirs = {
         "discriminator": NetworkConfig(body="bert", embedding_size=256),
         "generator": NetworkConfig(
@@ -113,7 +113,7 @@ def alectra_small(
     share: Literal["embeddings", "encoder"] = "embeddings",
     **changes: Any,
 ) -> PretrainConfig:
-    """lmtuners' ALECTRA-small (seed 002): an ALBERT discriminator with an ALBERT or BERT generator, 5 M parameters.
+    """lmtuners' ALECTRA-small: an ALBERT discriminator with an ALBERT or BERT generator, 5 M parameters.
 
     It reports ALBERT twice with shared embeddings; a BERT generator and a shared encoder were worse.
     """
@@ -171,7 +171,7 @@ def modern_small(**changes: Any) -> PretrainConfig:
 # Parts
 
 NO_DROPOUT: Any = {"dropout": 0.0, "attention_dropout": 0.0}  # as ALBERT's own config has it
-MUON = {"optim": {"name": "muon"}}  # the probe of issue 3: MLM loss 4.4 where the classic body with AdamW stood at 5.6
+MUON = {"optim": {"name": "muon"}}  # in a first probe: MLM loss 4.4 where the classic body with AdamW stood at 5.6
 
 
 def networks(discriminator: NetworkConfig, factor: float, body: OwnBody) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def networks(discriminator: NetworkConfig, factor: float, body: OwnBody) -> dict
 
 
 def narrower(network: NetworkConfig, factor: float) -> NetworkConfig:
-    """The official generator: same depth and embeddings, narrower layers (REFERENCE section 2)."""
+    """The official generator: same depth and embeddings, narrower layers."""
     hidden_size = round(network.hidden_size * factor)
     return replace(network, hidden_size=hidden_size, ffn_size=4 * hidden_size, num_heads=max(1, hidden_size // 64))
 

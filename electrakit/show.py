@@ -22,7 +22,7 @@ from electrakit.network_config import NetworkConfig
 from electrakit.pretrain_config import PretrainConfig, with_special_ids
 
 USUAL_LR = {"official_adam": 5e-4, "adamw": 5e-4, "lamb": 2e-3, "muon": 1e-3}
-"""ELECTRA-Small's in the paper, seed 001's for LAMB; Muon's is modern_small's, a guess until it is measured."""
+"""ELECTRA-Small's in the paper, lmtuners' for LAMB; Muon's is modern_small's, a guess until it is measured."""
 
 
 def show(arguments: Sequence[str], console: Console | None = None) -> None:

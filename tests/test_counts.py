@@ -67,8 +67,8 @@ def test_the_copy_gate_is_counted():
         ("electra_small", 13.48e6, 14.20e6),  # published: 13.5 M, and .65 M of the generator
         ("electra_base", 108.89e6, 119.39e6),  # published: 109 M
         ("electra_large", 334.09e6, 354.66e6),  # published: 334 M
-        ("electra_small_owt", 17.42e6, 18.71e6),  # seed 001: 17 M
-        ("alectra_small", 4.75e6, 5.63e6),  # seed 001: 4 M; the word table alone has 3.9 M, so it was rounded down
+        ("electra_small_owt", 17.42e6, 18.71e6),  # lmtuners: 17 M
+        ("alectra_small", 4.75e6, 5.63e6),  # lmtuners: 4 M; the word table alone has 3.9 M, so it was rounded down
     ],
 )
 def test_parameters_are_the_published_ones(preset, encoder, total):

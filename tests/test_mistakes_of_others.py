@@ -1,4 +1,4 @@
-"""REFERENCE section 7, as far as it concerns objectives: what ruined other implementations' results does not happen here.
+"""What ruined other implementations' results does not happen here.
 
 Each test was seen to fail with the mistake put in; the comment under its name says which one line that was. (Ties, embeddings,
 attention to padding and the optimizer's list are tested with the models.)

@@ -19,7 +19,7 @@ def sizes(network):
     return network.num_layers, network.hidden_size, network.ffn_size, network.num_heads, network.embedding_size
 
 
-@pytest.mark.parametrize(  # REFERENCE sections 2 and 3
+@pytest.mark.parametrize(  # the figures of the paper and of the official code
     ("preset", "discriminator", "generator", "lr", "batch", "length", "steps", "mask"),
     [
         ("electra_small", (12, 256, 1024, 4, 128), (12, 64, 256, 1, 128), 5e-4, 128, 128, 1_000_000, 0.15),

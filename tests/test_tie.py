@@ -237,7 +237,7 @@ def test_plain_modules_without_a_common_table_are_an_error() -> None:
         tie(reformer(32, emb_dim=8), reformer(32))
 
 
-# Regression: REFERENCE.md, section 7
+# Mistakes of other implementations
 
 
 def test_embeddings_stay_one_parameter_when_the_pair_changes_its_type() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-SIGMA = 0.02  # REFERENCE section 2: truncated normal, cut at two sigma
+SIGMA = 0.02  # of the official initialisation: a truncated normal, cut at two sigma
 
 
 def split_heads(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:

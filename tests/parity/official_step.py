@@ -1,4 +1,4 @@
-"""One pretraining step of google-research/electra, written from REFERENCE.md section 1 in loops and lists: slow, and easy to check.
+"""One pretraining step of google-research/electra, written in loops and lists: slow, and easy to check.
 
 The networks are passed in; everything between them is here. Random numbers are passed in too: where the official code draws from
 the candidates, slot j takes candidate number floor(u * how many); where it samples from a softmax, the first id whose summed

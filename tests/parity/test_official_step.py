@@ -87,7 +87,7 @@ def test_a_step_equals_the_slow_reference(body, official, seed):
 
 
 def test_the_official_choice_hits_positions_twice_and_ours_does_not():
-    """REFERENCE section 1: 13.8 % really masked, 7 % of these hit twice, at 128 tokens."""
+    """The official code: 13.8 % really masked, 7 % of these hit twice, at 128 tokens."""
     torch.manual_seed(0)
     ids = torch.randint(5, VOCAB, (4000, 128))
     ids[:, 0], ids[:, 60], ids[:, -1] = CLS, SEP, SEP
