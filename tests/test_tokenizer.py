@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -139,7 +140,15 @@ def test_a_folder_that_is_no_tokenizer_is_refused_clearly(tmp_path, make, messag
 
 
 def test_a_name_that_is_nowhere_is_refused_clearly():
-    code = "import electrakit\nfor name in ('no/such-tokenizer', './no/where/at/all'):\n try: electrakit.load_tokenizer(name)\n except electrakit.UserError as error: print(error)"
+    code = textwrap.dedent("""
+        import electrakit
+
+        for name in ("no/such-tokenizer", "./no/where/at/all"):
+            try:
+                electrakit.load_tokenizer(name)
+            except electrakit.UserError as error:
+                print(error)
+        """)
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
     )
