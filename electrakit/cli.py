@@ -42,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"electra: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("electra: stopped; start the same command again to go on", file=sys.stderr)
+        print(
+            "electra: stopped; nothing is lost: start the same command again (prepare goes on where it was)",
+            file=sys.stderr,
+        )
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe has gone
         sys.stderr.close()

@@ -1,10 +1,11 @@
 """The settings of every stage: frozen dataclasses, the same for Python and for the command line."""
 
+import math
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from tyro.conf import Positional, arg
 
@@ -38,6 +39,7 @@ class CorpusConfig:
 
     def checked(self) -> Self:
         """Itself, if the settings make sense; else a UserError that says which does not."""
+        check_types(self)
         if not self.inputs:
             raise UserError("no inputs: name files, folders, globs, - for standard input, or builtin:python")
         if self.min_words < 0:
@@ -59,9 +61,9 @@ class CorpusConfig:
         """The configuration of a call from Python: paths may be strings, and everything is checked."""
         if isinstance(inputs, str | Path):
             raise UserError(f"inputs must be a list, got {str(inputs)!r}; write [{str(inputs)!r}]")
-        if "out" in settings:
+        if isinstance(settings.get("out"), str):
             settings["out"] = Path(settings["out"])
-        if settings.get("tokenizer") is not None:
+        if isinstance(settings.get("tokenizer"), Path):
             settings["tokenizer"] = str(settings["tokenizer"])
         return cls(inputs=tuple(map(str, inputs)), **settings).checked()
 
@@ -88,13 +90,14 @@ class TokenizerConfig(CorpusConfig):
     """Number of different characters kept; rarer ones become [UNK]."""
 
     def checked(self) -> Self:
+        super().checked()
         if self.vocab_size < 100:
             raise UserError(f"--vocab-size must be 100 or more, got {self.vocab_size}; 8000 to 50000 is usual")
         if self.min_frequency < 1:
             raise UserError(f"--min-frequency must be 1 or more, got {self.min_frequency}")
         if self.max_alphabet < 1:
             raise UserError(f"--max-alphabet must be 1 or more, got {self.max_alphabet}")
-        return super().checked()
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,7 @@ class PrepareConfig(CorpusConfig):
     """Size of a shard file at the most, in MB."""
 
     def checked(self) -> Self:
+        super().checked()
         if not 8 <= self.length <= 8192:
             raise UserError(f"--length must be from 8 to 8192, got {self.length}")
         if self.valid < 0 or self.test < 0 or self.valid + self.test >= 1:
@@ -127,7 +131,7 @@ class PrepareConfig(CorpusConfig):
             )
         if self.shard_mb < 1:
             raise UserError(f"--shard-mb must be 1 or more, got {self.shard_mb}")
-        return super().checked()
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +142,12 @@ class DoctorConfig(CorpusConfig):
     """Also check how a tokenizer fits the corpus: a folder, a tokenizer.json, a vocab.txt or a hub name."""
     max_mb: int = 64
     """How much of the text or of the shards to look at."""
+
+    def checked(self) -> Self:
+        super().checked()
+        if self.max_mb < 1:
+            raise UserError(f"--max-mb must be 1 or more, got {self.max_mb}")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,3 +166,36 @@ class DemoConfig:
     """Folder to write."""
     workers: int | None = None
     """Number of processes; by default one for each core."""
+
+
+def check_types(config: Any) -> None:
+    """A call from Python may pass anything: each setting must be what its annotation says."""
+    hints = get_type_hints(type(config))
+    for field in fields(config):
+        value, hint = getattr(config, field.name), hints[field.name]
+        if not _fits(value, hint):
+            flag = f"--{field.name.replace('_', '-')}"
+            raise UserError(f"{flag} must be {_in_words(hint)}, got {value!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+    if get_args(hint):  # a union
+        return any(_fits(value, one) for one in get_args(hint))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
+
+
+def _in_words(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    if get_origin(hint) is tuple:
+        return "a tuple of strings"
+    if get_args(hint):
+        return " or ".join(_in_words(one) for one in get_args(hint))
+    names = {int: "a whole number", float: "a number", bool: "True or False", str: "a string", Path: "a path"}
+    return names.get(hint, "None")

@@ -8,6 +8,7 @@ from electrakit.data.shards import prepare
 from electrakit.data.summary import print_summary
 from electrakit.data.tokenizer import train_tokenizer
 from electrakit.doctor import examine, print_findings
+from electrakit.errors import UserError
 
 CORPUS = "builtin:python"
 VOCAB_SIZE = 8_000
@@ -22,20 +23,27 @@ def demo(config: DemoConfig) -> None:
 
     console.print(Rule(f"1. a tokenizer: {VOCAB_SIZE:,} word pieces", align="left"))
     if (tokenizer / "tokenizer.json").exists():
-        console.print(f"{tokenizer} is there already.")
+        console.print(f"{tokenizer} is there already.", markup=False)
     else:
         train_tokenizer([CORPUS], vocab_size=VOCAB_SIZE, out=tokenizer, workers=config.workers)
 
     console.print(Rule(f"2. shards: rows of {LENGTH} tokens", align="left"))
-    prepare([CORPUS], tokenizer=tokenizer, length=LENGTH, out=shards, workers=config.workers)
+    try:
+        prepare([CORPUS], tokenizer=tokenizer, length=LENGTH, out=shards, workers=config.workers)
+    except UserError as error:
+        raise UserError(
+            f"{error} (other packages are another corpus: rm -r {config.out} starts the demo afresh)"
+        ) from None
     print_summary(shards, console)
 
     console.print(Rule("3. what the doctor says", align="left"))
     print_findings(examine([shards], workers=config.workers))
 
     console.print(Rule("made", align="left"))
-    console.print(f"  {tokenizer}/  opens with transformers.AutoTokenizer.from_pretrained")
-    console.print(f"  {shards}/     read with electrakit.Batches: step number -> ids")
+    console.print(
+        f"  {tokenizer}/  opens with transformers.AutoTokenizer.from_pretrained", markup=False, soft_wrap=True
+    )
+    console.print(f"  {shards}/     read with electrakit.Batches: step number -> ids", markup=False, soft_wrap=True)
     console.print("[bold]Next[/], with text of your own:")
     console.print("  electra tokenizer corpus/ --vocab-size 30522 --out tokenizer")
     console.print("  electra prepare corpus/ --tokenizer tokenizer --length 128 --out shards/mine")

@@ -1,7 +1,9 @@
 """A corpus or a folder of shards in, findings out: what would ruin a training run, what it means and what to do."""
 
 import functools
+import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +15,12 @@ from rich.padding import Padding
 
 from electrakit.config import DoctorConfig
 from electrakit.data.batches import Batches, read_manifest
-from electrakit.data.corpus import Harvest, Selection, harvest, print_notes, require_documents
+from electrakit.data.corpus import Seen, Selection, harvest, print_notes, require_documents
 from electrakit.data.encode import Encoder
 from electrakit.data.files import Notes
 from electrakit.data.sources import Document, find_inputs
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
+from electrakit.errors import UserError
 
 Level = Literal["serious", "warning"]
 
@@ -48,10 +51,10 @@ CHECKS = (
         "single-letter words",
         0.12,
         0.25,
-        "most words are single letters",
+        "too many words are single letters",
         "Text has been taken apart into letters, as `' '.join(text)` does to a string. A model learns letter frequencies from "
         "it: the generator's loss stops near 3 nats right after warm-up, the discriminator's at the entropy of the base rate.",
-        "Look at the sample rows, and mend the program that wrote the text: join lists of words, not strings.",
+        "Look at the rows that electra prepare shows, and mend the program that wrote the text: join lists, not strings.",
     ),
     Check(
         "[UNK] tokens",
@@ -125,7 +128,7 @@ CHECKS = (
         0.5,
         "much of the text is not prose",
         "Code, tables, markup or encoded data: the model learns that instead of language (English prose: 0.02 to 0.10).",
-        "Look at the sample, and clean the text; force the right --source if a dump is read as plain text.",
+        "Look at the text, and clean it; force the right --source if a dump is read as plain text.",
     ),
     Check(
         "tokens lost",
@@ -163,9 +166,10 @@ class Examination:
 def examine(inputs: Iterable[str | Path], **settings: Any) -> Examination:
     """Measure a corpus, or a folder of shards, and look for what ruins runs; settings as in DoctorConfig."""
     config = DoctorConfig.of(inputs, **settings)
-    first = Path(config.inputs[0])
-    is_shards = (first / "manifest.json").exists()
-    examination = _examine_shards(first, config) if is_shards else _examine_text(config)
+    shards = [name for name in config.inputs if _is_shards(Path(name))]
+    if shards and (len(config.inputs) > 1 or config.tokenizer):
+        raise UserError(f"{shards[0]} is a folder of shards: examine it alone, and without --tokenizer; it has its own")
+    examination = _examine_shards(Path(shards[0]), config) if shards else _examine_text(config)
     for check in CHECKS:
         value = examination.measures.get(check.measure)
         level = None if value is None else check.level(value)
@@ -177,15 +181,23 @@ def examine(inputs: Iterable[str | Path], **settings: Any) -> Examination:
     return examination
 
 
+def _is_shards(path: Path) -> bool:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        return isinstance(manifest, dict) and {"format", "splits"} <= manifest.keys()
+    except (OSError, ValueError):
+        return False
+
+
 def print_findings(examination: Examination) -> int:
     """Show a person what was found; the exit code is 1 if something is serious."""
     console = Console(highlight=False)
-    console.print(f"[bold]{examination.what}")
+    console.print(examination.what, style="bold", markup=False, soft_wrap=True)
     for name, value in examination.measures.items():
         console.print(f"  {name:<28} {f'{value:,.0f}' if value >= 1000 else f'{value:,.4g}':>14}")
     for finding in examination.findings:
         colour = "red" if finding.level == "serious" else "yellow"
-        console.print(f"\n[{colour} bold]{finding.level}: {finding.title}[/]  [dim]{finding.seen}")
+        console.print(f"\n[{colour} bold]{finding.level}: {finding.title}[/]  [dim]{finding.seen}", soft_wrap=True)
         console.print(Padding(finding.means, (0, 0, 0, 2)))
         console.print(Padding(f"[bold]What to do:[/] {finding.advice}", (0, 0, 0, 2)))
     if not examination.findings:
@@ -203,93 +215,85 @@ def print_findings(examination: Examination) -> int:
 
 @dataclass
 class Tally:
-    """Counts over documents; two tallies add up."""
+    """What the workers count in the documents of a piece."""
 
-    numbers: dict[str, int]
-    tokens: np.ndarray | None  # how often each id occurs
-
-    def __iadd__(self, other: "Tally") -> "Tally":
-        for name, number in other.numbers.items():
-            self.numbers[name] = self.numbers.get(name, 0) + number
-        if other.tokens is not None:
-            self.tokens = other.tokens if self.tokens is None else self.tokens + other.tokens
-        return self
+    numbers: dict[str, np.ndarray]  # name -> one number for each document
+    ids: np.ndarray  # the tokens of all documents, none if there is no tokenizer
+    ids_per_document: np.ndarray
 
 
 def _examine_text(config: DoctorConfig) -> Examination:
     notes = Notes()
     inputs = find_inputs(config, notes)
     tokenizer = load_tokenizer(config.tokenizer) if config.tokenizer else None
-    tally, selection, num_copies, piece = Tally({}, None), Selection(config), 0, None
-    seen: set[int] = set()
-    build = functools.partial(_tally, config.tokenizer)
-    for piece in harvest(config, inputs, build, "examining"):
-        tally += piece.value
-        num_copies += _num_copies(piece, seen)
-        selection.choose(piece)
+    vocab_size = len(tokenizer.vocabulary) if tokenizer else 0
+    numbers: Counter[str] = Counter()
+    tokens = np.zeros(vocab_size, np.int64)
+    selection, seen, num_copies, share_seen = Selection(config), Seen(), 0, 1.0
+    total = sum(one.num_bytes or 0 for one in inputs)
+    for piece in harvest(config, inputs, functools.partial(_tally, config.tokenizer), "examining"):
+        chosen = selection.choose(piece)
+        num_copies += int((~seen.are_new(piece.contents[chosen])).sum())
+        numbers.update({name: int(counts[chosen].sum()) for name, counts in piece.value.numbers.items()})
+        tokens += np.bincount(piece.value.ids[np.repeat(chosen, piece.value.ids_per_document)], minlength=vocab_size)
         notes.merge(piece.notes)
-        if selection.is_full or tally.numbers["characters"] > config.max_mb * 1e6:
+        share_seen = piece.num_bytes_read / total if total and piece.num_bytes_read else 1.0
+        if selection.is_full or numbers["characters"] > config.max_mb * 1e6:
             break
     require_documents(selection.num_documents, notes, config)
-    assert piece is not None
     print_notes(notes)
-    numbers = tally.numbers
+    num_documents, num_words = selection.num_documents, max(1, numbers["words"])
     measures: dict[str, float] = {
-        "documents": numbers["documents"],
+        "documents": num_documents,
         "words": numbers["words"],
-        "words per document": numbers["words"] / numbers["documents"],
-        "short documents": numbers["short documents"] / numbers["documents"],
-        "duplicate documents": num_copies / numbers["documents"],
-        "single-letter words": numbers["single letters"] / max(1, numbers["words"]),
+        "words per document": numbers["words"] / num_documents,
+        "short documents": numbers["short documents"] / num_documents,
+        "duplicate documents": num_copies / num_documents,
+        "single-letter words": numbers["single letters"] / num_words,
         "symbols and digits": 1 - numbers["letters"] / max(1, numbers["visible characters"]),
     }
-    if tokenizer is not None and tally.tokens is not None:
-        measures["tokens per word"] = int(tally.tokens.sum()) / max(1, numbers["words"])
-        total = sum(one.num_bytes or 0 for one in inputs)
-        share_seen = piece.num_bytes_read / total if total else 1.0
-        measures |= _token_measures(tally.tokens, tokenizer, share_seen)
-    return Examination(
-        f"Corpus {', '.join(config.inputs)}: {numbers['characters'] / 1e6:,.1f} MB of text examined", measures
-    )
-
-
-def _num_copies(piece: Harvest[Any], seen: set[int]) -> int:
-    num_copies = 0
-    for content in piece.contents.tolist():
-        num_copies += content in seen
-        seen.add(content)
-    return num_copies
+    if tokenizer is not None:
+        measures["tokens per word"] = int(tokens.sum()) / num_words
+        measures |= _token_measures(tokens, tokenizer, share_seen)
+    what = f"{numbers['characters'] / 1e6:,.1f} MB of text examined"
+    return Examination(f"Corpus {', '.join(config.inputs)}: {what}", measures)
 
 
 def _tally(tokenizer: str | None, documents: list[Document], identities: np.ndarray) -> Tally:
-    """What the workers count."""
-    numbers = dict.fromkeys(
-        ("documents", "words", "short documents", "single letters", "letters", "visible characters", "characters"), 0
-    )
-    for document in documents:
-        words = [word for line in document.lines for word in line.split()]
-        text = "".join(words)
-        numbers["documents"] += 1
-        numbers["words"] += len(words)
-        numbers["short documents"] += len(words) < 10
-        numbers["single letters"] += sum(len(word) == 1 and word.isalpha() for word in words)
-        numbers["letters"] += len(_NOT_LETTERS.sub("", text))
-        numbers["visible characters"] += len(text)
-        numbers["characters"] += sum(len(line) + 1 for line in document.lines)
+    counted = [_count(document) for document in documents]
+    names = _count(Document([])).keys()
+    numbers = {name: np.array([one[name] for one in counted], np.int64) for name in names}
     if tokenizer is None:
-        return Tally(numbers, None)
-    encoder, vocab_size = _encoder(tokenizer)
-    ids, _ = encoder.encode([line for document in documents for line in document.lines])
-    return Tally(numbers, np.bincount(ids, minlength=vocab_size))
+        return Tally(numbers, np.zeros(0, np.uint32), np.zeros(len(documents), np.int64))
+    ids, per_line = _encoder(tokenizer).encode([line for document in documents for line in document.lines])
+    ends = np.concatenate([[0], np.cumsum(per_line)])[np.cumsum([0, *(len(one.lines) for one in documents)])]
+    return Tally(numbers, ids, np.diff(ends))
+
+
+def _count(document: Document) -> dict[str, int]:
+    words = [word for line in document.lines for word in line.split()]
+    text = "".join(words)
+    return {
+        "words": len(words),
+        "short documents": len(words) < 10,
+        "single letters": sum(_is_letter(word) for word in words),
+        "letters": len(_NOT_LETTERS.sub("", text)),
+        "visible characters": len(text),
+        "characters": sum(len(line) + 1 for line in document.lines),
+    }
+
+
+def _is_letter(word: str) -> bool:
+    """One letter of an alphabet: in scripts without upper and lower case one character can well be a word."""
+    return len(word) == 1 and word.lower() != word.upper()
 
 
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 
 @functools.lru_cache(maxsize=1)
-def _encoder(name: str) -> tuple[Encoder, int]:
-    tokenizer = load_tokenizer(name)
-    return Encoder(tokenizer.json), len(tokenizer.vocabulary)
+def _encoder(name: str) -> Encoder:
+    return Encoder(load_tokenizer(name).json)
 
 
 def _token_measures(counts: np.ndarray, tokenizer: TokenizerFiles, share_seen: float) -> dict[str, float]:
@@ -317,25 +321,23 @@ def _token_measures(counts: np.ndarray, tokenizer: TokenizerFiles, share_seen: f
 def _share_of_single_letters(rows: np.ndarray, tokenizer: TokenizerFiles) -> float:
     """Of the words, how many are one letter: a token of one letter that no piece of the same word follows."""
     vocabulary = tokenizer.vocabulary
-    is_letter = np.array([len(token) == 1 and token.isalpha() for token in vocabulary])[rows]
+    is_letter = np.array([_is_letter(token) for token in vocabulary])[rows]
     is_start = np.array([token.isalpha() for token in vocabulary])[rows]
     goes_on = np.array([token.startswith("##") for token in vocabulary])[np.roll(rows, -1, axis=1)]
     return float((is_letter & ~goes_on).sum() / max(1, is_start.sum()))
 
 
 def _row_hashes(rows: np.ndarray) -> np.ndarray:
-    """64 bits for each row: a sum of products with fixed random odd numbers."""
-    weights = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(
-        1
-    )
-    return rows.astype(np.uint64) @ weights
+    """64 bits for each row: a sum of products with fixed random numbers."""
+    weights = np.random.default_rng(0).integers(2**64, size=rows.shape[1], dtype=np.uint64, endpoint=False)
+    return rows.astype(np.uint64) @ (weights | np.uint64(1))
 
 
 def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     manifest = read_manifest(shards)
     counts = manifest["counts"]
     tokenizer = load_tokenizer(shards / "tokenizer")
-    batches = Batches(shards, 1024)
+    batches = Batches(shards, 1024, split=next(iter(manifest["splits"])))
     pad = batches.special_ids["pad"]
     num_rows = min(batches.num_rows, max(1, int(config.max_mb * 1e6) // (8 * batches.length)))
     num_steps = -(-num_rows // batches.batch_size)

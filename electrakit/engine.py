@@ -23,6 +23,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 TASKS_AHEAD = 2  # tasks given to one worker at a time: one to work on, one waiting so that it never idles
+CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGBUS]
 
 
 class Workers:
@@ -38,21 +39,29 @@ class Workers:
         self._next_ticket = 0
         self._processes: list[Any] = []
         self._connections: list[Connection] = []
-        self._num_given: list[int] = []
+        self._given: list[deque[int]] = []  # the tickets that each worker has, in the order of its work
+        self._descriptions: dict[int, str] = {}
 
     def __enter__(self) -> "Workers":
         # spawn: a fork of a process that has threads (tokenizers, torch) can deadlock
         context = multiprocessing.get_context("spawn")
         with _hidden_main(), _quiet_threads(), _interrupts_later():
-            for _ in range(self.num_workers):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(theirs,), daemon=True)
-                process.start()
-                theirs.close()
-                self._processes.append(process)
-                self._connections.append(ours)
-                self._num_given.append(0)
+            try:
+                for _ in range(self.num_workers):
+                    self._start(context)
+            except BaseException:  # such as too many open files: nobody calls __exit__ then
+                self.__exit__()
+                raise
         return self
+
+    def _start(self, context: Any) -> None:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._connections.append(ours)
+        with contextlib.closing(theirs):
+            process.start()
+        self._processes.append(process)
+        self._given.append(deque())
 
     def __exit__(self, *_: object) -> None:
         for connection in self._connections:
@@ -62,41 +71,51 @@ class Workers:
             process.join()
             process.close()
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """`function(item)` for each item, in order. The function must be importable: it is sent by name."""
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        describe: Callable[[Item], str] = lambda _: "its task",
+    ) -> Iterator[Result]:
+        """`function(item)` for each item, in order. The function must be importable: it is sent by name.
+
+        `describe(item)` says in an error what the worker was working on.
+        """
         max_ahead = self.num_workers * TASKS_AHEAD
         tickets: deque[int] = deque()
         for item in items:
             while len(tickets) >= max_ahead:
                 yield self._take(tickets.popleft())
-            tickets.append(self._give(function, item))
+            tickets.append(self._give(function, item, describe(item)))
             while tickets and tickets[0] in self._results:
                 yield self._take(tickets.popleft())
         while tickets:
             yield self._take(tickets.popleft())
 
-    def _give(self, function: Callable[[Any], Any], item: Any) -> int:
-        while min(self._num_given) >= TASKS_AHEAD:
+    def _give(self, function: Callable[[Any], Any], item: Any, description: str) -> int:
+        while min(map(len, self._given)) >= TASKS_AHEAD:
             self._receive()
-        worker = self._num_given.index(min(self._num_given))
+        worker = min(range(self.num_workers), key=lambda one: len(self._given[one]))
         ticket = self._next_ticket
         self._next_ticket += 1
+        self._descriptions[ticket] = description
         try:
             self._connections[worker].send((ticket, pickle.dumps((function, item))))
         except (BrokenPipeError, ConnectionResetError):
             self._lost(worker)
-        self._num_given[worker] += 1
+        self._given[worker].append(ticket)
         return ticket
 
     def _take(self, ticket: int) -> Any:
         while ticket not in self._results:
             self._receive()
         is_good, value = self._results.pop(ticket)
+        description = self._descriptions.pop(ticket)
         if is_good:
             return value
         if isinstance(value, UserError):
             raise value
-        raise RuntimeError(f"a worker process failed:\n{value}")
+        raise RuntimeError(f"a worker process failed while working on {description}:\n{value}")
 
     def _receive(self) -> None:
         """Wait for results and store them."""
@@ -106,16 +125,22 @@ class Workers:
                 ticket, is_good, value = self._connections[worker].recv()
             except (EOFError, OSError):  # OSError: it died in the middle of a result
                 self._lost(worker)
-            self._num_given[worker] -= 1
+            self._given[worker].remove(ticket)
             self._results[ticket] = is_good, value
 
     def _lost(self, worker: int) -> NoReturn:
         self._processes[worker].join(5)
         code = self._processes[worker].exitcode
-        raise UserError(
-            f"worker process {worker} died (exit code {code}): killed from outside, or out of memory; "
-            "start the same command again to go on, with fewer --workers if memory is short"
-        )
+        death = f"worker process {worker} died (exit code {code})"
+        description = self._descriptions[self._given[worker][0]] if self._given[worker] else "nothing"
+        if code == -signal.SIGKILL:
+            raise UserError(
+                f"{death}: killed from outside, or out of memory; "
+                "start the same command again to go on, with fewer --workers if memory is short"
+            )
+        if code in CRASHES:
+            raise UserError(f"{death}: crashed in a native library while working on {description}; please report it")
+        raise UserError(f"{death} while working on {description}; start the same command again to go on")
 
 
 def _serve(connection: Connection) -> None:

@@ -1,8 +1,13 @@
 """The one exception that means: the user can mend this."""
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
+
+_NAMES = "ENOSPC EDQUOT EFBIG EROFS EACCES EPERM ENOTDIR EISDIR ENOENT EEXIST ENAMETOOLONG ELOOP"
+OF_THE_FOLDER = {getattr(errno, name) for name in _NAMES.split()}
+OF_TOO_MANY_PROCESSES = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
 
 
 class UserError(ValueError):
@@ -20,6 +25,10 @@ def mended_by_user(out: Path) -> Iterator[None]:
     except BrokenPipeError:
         raise  # not about the folder: whoever read our messages has gone
     except OSError as error:
-        raise UserError(
-            f"cannot write {error.filename or out}: {error.strerror}; mend that and start the same command again"
-        ) from None
+        if error.errno in OF_THE_FOLDER:
+            what, way_out = f"cannot write {error.filename or out}: {error.strerror}", "mend that and start"
+        elif error.errno in OF_TOO_MANY_PROCESSES:
+            what, way_out = f"stopped by the system: {error.strerror}", "use fewer --workers and start"
+        else:
+            what, way_out = f"stopped by the system: {error}", "mend that and start"
+        raise UserError(f"{what}; {way_out} the same command again") from None

@@ -153,6 +153,8 @@ def test_each_row_comes_once_per_epoch_for_any_workers_files_and_micro_batches(l
         for worker, own in zip(workers, pieces, strict=True):
             assert len(own) == worker.num_micro and max(map(len, own)) <= (micro_batch or batch_size)
             assert np.array_equal(np.concatenate(own), worker(step))
+            assert max(map(len, own)) - min(map(len, own)) <= 1
+        assert len(set(map(len, pieces))) == 1  # or workers would wait for each other for ever
         whole = np.concatenate([piece for own in pieces for piece in own])
         assert np.array_equal(whole, alone(step))  # the same rows in the same order as one worker's
         assert np.array_equal(whole - np.arange(LENGTH) - 100, alone.row_numbers(step)[:, None] + np.zeros(LENGTH))
@@ -160,6 +162,13 @@ def test_each_row_comes_once_per_epoch_for_any_workers_files_and_micro_batches(l
     for epoch in range(num_epochs):
         assert sorted(seen[epoch * num_rows : (epoch + 1) * num_rows]) == list(range(num_rows))
     assert {worker.fingerprint for worker in workers} == {alone.fingerprint}
+
+
+def test_uneven_workers_and_micro_batches_are_as_even_as_can_be_and_weights_add_up(shards):
+    workers = [Batches(shards, 22, rank=rank, world_size=4, micro_batch=4) for rank in range(4)]
+    sizes = [[len(ids) for ids in worker.micro_batches(3)] for worker in workers]
+    assert sizes == [[2, 3], [3, 3], [2, 3], [3, 3]] and [worker.num_micro for worker in workers] == [2] * 4
+    assert sum(size / 22 for own in sizes for size in own) == pytest.approx(1)
 
 
 def test_random_access_equals_sequential(shards):

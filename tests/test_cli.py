@@ -3,11 +3,15 @@
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-VERBS = ("demo", "tokenizer", "prepare", "doctor")
+from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, TokenizerConfig
+
+CONFIGS = {"demo": DemoConfig, "tokenizer": TokenizerConfig, "prepare": PrepareConfig, "doctor": DoctorConfig}
+VERBS = tuple(CONFIGS)
 
 
 def electra(*arguments: str, cwd: Path | None = None, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
@@ -34,7 +38,8 @@ def test_help_names_every_verb_and_explains_every_setting():
     assert all(verb in top for verb in VERBS)
     for verb in VERBS:
         text = electra(verb, "--help").stdout
-        assert "--out" in text or verb == "doctor"
+        for field in fields(CONFIGS[verb]):
+            assert field.name == "inputs" or f"--{field.name.replace('_', '-')}" in text, f"{verb} {field.name}"
         assert "MISSING" not in text
     assert "--dedupe" in electra("prepare", "--help").stdout
     assert "{True,False}" not in electra("prepare", "--help").stdout

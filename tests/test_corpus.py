@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from electrakit.config import CorpusConfig
+from electrakit.data import corpus
 from electrakit.data.corpus import Harvest, Selection, harvest, print_notes, require_documents
 from electrakit.data.files import Notes
 from electrakit.data.sources import Document, find_inputs
@@ -98,3 +99,37 @@ def test_notes_with_brackets_are_printed_as_they_are():
     with console.capture() as capture:
         print_notes(notes)
     assert capture.get() == "1 × line is not JSON [/x]  folder[/y]/file[bold].jsonl:3\n"
+
+
+def num_started(monkeypatch, tmp_path, **settings) -> int:
+    started = []
+
+    class Counted(corpus.Workers):
+        def __init__(self, num_workers):
+            started.append(num_workers)
+            super().__init__(min(2, num_workers))
+
+    monkeypatch.setattr(corpus, "Workers", Counted)
+    monkeypatch.setattr(CorpusConfig, "num_workers", property(lambda config: config.workers or 64))
+    config = CorpusConfig(inputs=(str(tmp_path),), **settings)
+    list(harvest(config, find_inputs(config, Notes()), first_lines, "reading"))
+    return started[0]
+
+
+def test_a_small_corpus_starts_few_workers_unless_it_is_told_how_many(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("small")
+    assert num_started(monkeypatch, tmp_path) == 1
+    assert num_started(monkeypatch, tmp_path, workers=7) == 7
+    (tmp_path / "b.txt").write_text("three megabytes\n" * 200_000)
+    assert num_started(monkeypatch, tmp_path) == 4
+
+
+def refuse(documents: list[Document], identities: np.ndarray) -> None:
+    raise KeyError("the reason")
+
+
+def test_a_failure_names_the_file_and_the_line(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    config = CorpusConfig(inputs=(str(tmp_path),), workers=1)
+    with pytest.raises(RuntimeError, match=r"(?s)failed while working on .*a\.txt:1:.*the reason"):
+        list(harvest(config, find_inputs(config, Notes()), refuse, "reading"))

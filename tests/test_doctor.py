@@ -1,6 +1,8 @@
 """The doctor: finds each sickness in a corpus that has it, and none in a healthy one."""
 
 import functools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -50,10 +52,10 @@ def test_letters_joined_with_spaces_are_serious_in_text_and_in_shards(healthy, t
     """The mistake behind a loss that stops after warm-up: " ".join over a string."""
     text = write(tmp_path / "letters.txt", [" ".join(document.replace(" ", "")) for document in prose(300)])
     found = examine([text], workers=1)
-    assert "most words are single letters" in titles(found)
+    assert "too many words are single letters" in titles(found)
     assert found.is_serious
     prepare([text], tokenizer=healthy / "tokenizer", out=tmp_path / "shards", workers=1)
-    assert "most words are single letters" in titles(examine([tmp_path / "shards"], workers=1))
+    assert "too many words are single letters" in titles(examine([tmp_path / "shards"], workers=1))
 
 
 def test_text_in_another_script_is_unknown_to_the_tokenizer(healthy, tmp_path):
@@ -138,8 +140,57 @@ def test_the_exit_code_is_1_only_for_what_is_serious(healthy, tmp_path, capsys):
 def test_every_check_can_be_healthy_and_says_what_to_do():
     for check in CHECKS:
         assert check.level(float("inf") if check.low_is_bad else 0) is None
-        assert check.level(0 if check.low_is_bad else 1e9) is not None
+        assert check.level(0 if check.low_is_bad else max(1, check.warning)) is not None
         assert check.means and check.advice
+
+
+def test_limit_and_dedupe_count_for_the_doctor_too(tmp_path):
+    text = write(tmp_path / "copies.txt", prose(40) * 2)
+    assert examine([text], limit=5, workers=1).measures["documents"] == 5
+    assert examine([text], dedupe=True, workers=1).measures["duplicate documents"] == 0
+    assert examine([text], workers=1).measures["duplicate documents"] == 0.5
+
+
+def test_a_script_without_capitals_is_not_taken_for_single_letters(tmp_path):
+    text = write(
+        tmp_path / "chinese.txt", [" ".join("今天天气很好我们去公园散步吧") + f" {number}" for number in range(50)]
+    )
+    assert "too many words are single letters" not in titles(examine([text], workers=1))
+
+
+def test_names_with_brackets_and_folders_with_a_manifest_of_their_own_are_no_trouble(tmp_path, capsys):
+    folder = tmp_path / "x[" / "y]"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text('{"name": "a web app"}')
+    write(folder / "text.txt", prose(30))
+    print_findings(examine([folder], workers=1))
+    assert "y]" in capsys.readouterr().out
+
+
+def test_shards_are_examined_alone_and_with_their_own_tokenizer(healthy):
+    with pytest.raises(UserError, match="examine it alone"):
+        examine([healthy / "shards", healthy / "text.txt"], workers=1)
+    with pytest.raises(UserError, match="without --tokenizer"):
+        examine([healthy / "shards"], tokenizer=str(healthy / "tokenizer"), workers=1)
+
+
+def test_standard_input_among_files_is_examined_to_the_end_of_the_sample(healthy, tmp_path):
+    text = "\n\n".join(real_prose() * 4).encode()
+    command = [
+        sys.executable,
+        "-m",
+        "electrakit",
+        "doctor",
+        "-",
+        str(healthy / "text.txt"),
+        "--tokenizer",
+        str(healthy / "tokenizer"),
+        "--max-mb",
+        "1",
+    ]
+    done = subprocess.run(command, input=text, capture_output=True)
+    assert done.returncode in (0, 1), done.stderr.decode()  # 1: copies, as there are
+    assert b"unigram entropy" in done.stdout
 
 
 def test_a_corpus_with_nothing_in_it_is_a_clear_error(tmp_path):

@@ -1,6 +1,9 @@
 """Workers: results in order, little taken ahead, failures with their reason, and no process left behind."""
 
+import errno
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 
 from electrakit.engine import TASKS_AHEAD, Workers
-from electrakit.errors import UserError
+from electrakit.errors import UserError, mended_by_user
 
 # What workers do must be importable where they are, so that this file's own functions are sent by their module's name.
 
@@ -61,6 +64,14 @@ def half_a_result(number: int) -> bytes:
 
     threading.Thread(target=lambda: (time.sleep(0.5), os.kill(os.getpid(), signal.SIGKILL)), daemon=True).start()
     return bytes(50_000_000)
+
+
+def crash(number: int) -> None:
+    if number:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        time.sleep(10)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +133,9 @@ def test_large_results_do_not_block(workers):
 def test_an_exception_comes_back_with_the_workers_traceback(workers):
     results = workers.map(fail, range(10))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(RuntimeError, match=r"(?s)a worker process failed.*in fail.*KeyError: 'the reason'"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)a worker process failed while working on its task:.*in fail.*KeyError: 'the reason'"
+    ):
         next(results)
     assert list(workers.map(double, range(3))) == [0, 2, 4]  # and the workers go on
 
@@ -147,6 +160,53 @@ def test_the_death_of_a_worker_is_noticed_and_explained(deadly):
         for _ in some.map(deadly, range(100)):
             if deadly is half_a_result:
                 time.sleep(1)  # let it fill the pipe, and die there
+
+
+@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGBUS])
+def test_a_crash_is_not_called_a_kill_and_names_what_it_was_about(how):
+    with Workers(2) as some, pytest.raises(UserError) as error:
+        list(some.map(crash, [0, 0, 0, 0, 0, int(how), 0], lambda item: f"item {item}"))
+    assert re.fullmatch(
+        rf"worker process \d died \(exit code -{int(how)}\): crashed in a native library while working on item "
+        rf"{int(how)}; please report it",
+        str(error.value),
+    )
+
+
+def test_a_failure_names_what_it_was_about(workers):
+    with pytest.raises(RuntimeError, match="a worker process failed while working on item 3:"):
+        list(workers.map(fail, range(10), lambda item: f"item {item}"))
+
+
+def test_too_many_open_files_is_not_called_a_folder_that_cannot_be_written(tmp_path):
+    script = """
+        import resource
+        from electrakit.engine import Workers
+        from electrakit.errors import UserError, mended_by_user
+        from pathlib import Path
+        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+        try:
+            with mended_by_user(Path("out")), Workers(64):
+                pass
+        except UserError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("stopped by the system: Too many open files; use fewer --workers"), done
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, "cannot write out: No space left on device; mend that"),
+        (errno.EACCES, "cannot write out: Permission denied"),
+        (errno.EAGAIN, "stopped by the system: Resource temporarily unavailable; use fewer --workers"),
+        (errno.EIO, "stopped by the system: .*Input/output error; mend that"),
+    ],
+)
+def test_errors_of_the_system_are_told_apart(number, message):
+    with pytest.raises(UserError, match=message), mended_by_user(Path("out")):
+        raise OSError(number, os.strerror(number))
 
 
 def test_leaving_early_leaves_no_process_behind():

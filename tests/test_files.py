@@ -1,8 +1,10 @@
 """Names to streams: what is found, how it is opened, and what happens to files that are damaged or hostile."""
 
 import bz2
+import errno
 import gzip
 import io
+import json
 import lzma
 import os
 import subprocess
@@ -15,7 +17,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from electrakit.data.files import FREE_BYTES, Notes
+from electrakit.data.archives import tar_members, zip_members
+from electrakit.data.files import FREE_BYTES, Allowance, Guarded, Notes, buffered, opened
 from electrakit.errors import UserError
 
 COMPRESS = {
@@ -102,6 +105,23 @@ def test_hidden_files_are_passed_over_and_counted_unless_they_are_named(tmp_path
     assert texts(read_all(tmp_path / ".git")[0]) == ["hidden"]
 
 
+def test_what_we_wrote_ourselves_is_no_corpus_unless_it_is_named(tmp_path, read_all):
+    for name in ("a.txt", "tokenizer/vocab.txt", "tokenizer/tokenizer.json", "shards/note.txt", "shards/deep/b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name if name.endswith(".txt") else "{}")
+    (tmp_path / "shards/manifest.json").write_text(json.dumps({"format": 1, "electrakit": "0", "splits": {}}, indent=1))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/manifest.json").write_text('{"text": "the manifest of something else"}')
+    for inputs in ([tmp_path], [tmp_path / "*"]):
+        documents, notes = read_all(*inputs)
+        assert texts(documents) == ["a.txt", "the manifest of something else"]
+        what, _ = only(notes)
+        assert what == "folder of a tokenizer or of shards; left out (name it to read it)"
+        assert notes.examples[what] == [str(tmp_path / "shards"), str(tmp_path / "tokenizer")]
+    assert texts(read_all(tmp_path / "tokenizer/vocab.txt")[0]) == ["tokenizer/vocab.txt"]
+    assert "tokenizer/vocab.txt" in texts(read_all(tmp_path / "tokenizer")[0])
+
+
 @pytest.mark.parametrize("name", ["nowhere.txt", "nowhere/*.txt"])
 def test_a_missing_file_is_an_error_that_names_it_and_the_way_out(tmp_path, read_all, name):
     with pytest.raises(UserError, match="nowhere") as error:
@@ -132,13 +152,38 @@ def test_links_are_followed_but_never_in_a_circle_and_broken_ones_are_noted(tmp_
     }
 
 
-def test_a_file_that_cannot_be_read_is_noted_and_the_others_are_read(tmp_path, read_all):
-    (tmp_path / "a.txt").write_text("readable")
-    documents, notes = read_all(tmp_path / "a.txt", "/proc/self/mem")  # opens, and fails at the first read
-    assert texts(documents) == ["readable"]
-    assert notes.examples["damaged file ([Errno 5] Input/output error); what came before is kept"] == [
-        "/proc/self/mem at byte 0"
-    ]
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_disk_that_fails_is_an_error_and_not_damage(read_all):
+    with pytest.raises(UserError, match="cannot read /proc/self/mem: Input/output error; start the same command again"):
+        read_all("/proc/self/mem")  # opens, and fails at the first read
+
+
+class FailingFile(io.FileIO):
+    """A file on a network that fails after a while."""
+
+    def read(self, size: int = -1) -> bytes:
+        if self.tell() > 10_000:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return super().read(min(size, 5_000))
+
+
+@pytest.mark.parametrize("kind", ["txt", *COMPRESS, "tar", "tar.gz", "zip"])
+def test_a_disk_that_fails_later_is_an_error_whatever_is_read_from_it(tmp_path, kind):
+    members = {f"{number}.txt": os.urandom(20_000) for number in range(3)}
+    noise = os.urandom(60_000)
+    make = {"txt": bytes, "tar": lambda _: tar_of(members), "zip": lambda _: zip_of(members)}
+    make["tar.gz"] = lambda _: gzip.compress(tar_of(members))
+    (tmp_path / "a").write_bytes((make | COMPRESS)[kind](noise))
+    notes = Notes()
+    allowance = Allowance(lambda: 60_000)
+    with FailingFile(tmp_path / "a") as file, pytest.raises(UserError, match="cannot read a: Stale file handle"):
+        stream = opened(buffered(Guarded(file, "a", notes)), "a", notes, allowance)
+        if kind == "zip":
+            [content.read() for _, content in zip_members(stream, "a", notes, allowance)]
+        elif "tar" in kind:
+            [content.read() for _, content in tar_members(stream, "a", notes)]
+        stream.read()
+    assert not notes.counts
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -311,7 +356,35 @@ def test_one_damaged_member_of_a_zip_does_not_take_the_others_with_it(tmp_path, 
     (tmp_path / "a.zip").write_bytes(data[:place] + b"!" + data[place + 1 :])
     documents, notes = read_all(tmp_path)
     assert texts(documents)[-1] == "the last"
-    assert "Bad CRC-32" in only(notes)[0]
+    what, where = only(notes)
+    assert what == "damaged file (BadZipFile); what came before is kept"
+    assert where == f"{tmp_path / 'a.zip'}:b.txt at byte 1,000: wrong checksum"
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_what_stands_before_a_flipped_byte_in_a_zip_is_kept(tmp_path, read_all, method, share):
+    text = STORY[:500_000]
+    data = bytearray(zip_of({"a.txt": text}, method))
+    data[int(len(data) * share)] ^= 0x55
+    (tmp_path / "a.zip").write_bytes(data)
+    documents, notes = read_all(tmp_path)
+    num_kept = sum(len(document.lines[0]) + 2 for document in documents)
+    assert num_kept > (0.99 if method == zipfile.ZIP_STORED else share - 0.05) * len(text)
+    assert only(notes)[0].startswith("damaged file (")
+
+
+def test_damage_of_one_kind_is_one_note_however_many_files_have_it(tmp_path, read_all):
+    members = {f"book{number}.txt": b"words of book %d" % number for number in range(300)}
+    data = zip_of(members, zipfile.ZIP_STORED).replace(b"words of", b"w0rds of")
+    (tmp_path / "a.zip").write_bytes(data)
+    for number in range(20):
+        (tmp_path / f"{number}.parquet").write_bytes(b"PAR1" + b"%d" % number * 50)
+        (tmp_path / f"{number}.gz").write_bytes(gzip.compress(STORY)[:500] + b"%d" % number * 500)
+    documents, notes = read_all(tmp_path)
+    assert notes.counts["damaged file (BadZipFile); what came before is kept"] == 300
+    assert sum(document.lines[0].startswith("w0rds") for document in documents) == 300
+    assert len(notes.counts) <= 5
 
 
 @pytest.mark.parametrize("make", [tar_of, zip_of])

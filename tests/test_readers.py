@@ -3,6 +3,7 @@
 import bz2
 import io
 import json
+import os
 import re
 import tarfile
 import zipfile
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from electrakit.data import sources
+from electrakit.data import sources, wikitext
 from electrakit.data.readers import MAX_LINE_CHARACTERS, book_within
 
-SHARED = Path("/work/shared/data")
+# real text, too large for the repository: beside the checkout, or wherever the variable says
+SHARED = Path(os.environ.get("ELECTRAKIT_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
 
 def texts(documents):
@@ -101,8 +103,20 @@ def test_gutenbergs_header_and_footer_are_cut(tmp_path, read_all, header, footer
     start, end = book_within(text)
     assert text[start:end].strip() == BODY
     for newline in ("\n", "\r\n"):
-        (tmp_path / "A___X.txt").write_bytes(text.replace("\n", newline).encode())
+        (tmp_path / "gutenberg").mkdir(exist_ok=True)
+        (tmp_path / "gutenberg/A___X.txt").write_bytes(text.replace("\n", newline).encode())
         assert texts(read_all(tmp_path)[0]) == [re.sub("\n+", "\n", BODY)]
+
+
+def test_three_underscores_in_a_name_mean_a_book_only_in_a_folder_of_books(tmp_path, read_all):
+    for folder in ("mine", "Gutenberg/txt"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "my___notes.txt").write_text("one\ntwo\n")
+    with zipfile.ZipFile(tmp_path / "gutenberg.zip", "w") as archive:
+        archive.writestr("A___B.txt", "one\ntwo\n")
+    assert texts(read_all(tmp_path / "mine", documents="line")[0]) == ["one", "two"]
+    assert texts(read_all(tmp_path / "Gutenberg", documents="line")[0]) == ["one\ntwo"]
+    assert texts(read_all(tmp_path / "gutenberg.zip", documents="line")[0]) == ["one\ntwo"]
 
 
 @pytest.mark.parametrize("header", HEADERS)
@@ -126,20 +140,20 @@ def test_a_book_that_quotes_such_a_line_keeps_its_text(header, footer, quote):
 def test_a_book_is_one_document_from_a_folder_a_zip_or_a_file_in_any_encoding(tmp_path, read_all):
     body = "Un café, déjà vu,\n\nnaïve words – and “quotes”."
     encodings = {"utf-8": "1.txt", "utf-8-sig": "2.txt", "cp1252": "3.txt", "utf-16": "4.txt"}
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "gutenberg").mkdir()
     with zipfile.ZipFile(tmp_path / "books.zip", "w") as archive:
         for encoding, name in encodings.items():
             data = (HEADERS[0] + body + FOOTERS[2]).encode(encoding)
-            (tmp_path / "folder" / name).write_bytes(data)
+            (tmp_path / "gutenberg" / name).write_bytes(data)
             archive.writestr(f"Gutenberg/txt/{name}", data)
         archive.writestr("Gutenberg/txt/A B___No Header.txt", "First.\n\nSecond.")
-    (tmp_path / "folder/A B___No Header.txt").write_text("First.\n\nSecond.")
+    (tmp_path / "gutenberg/A B___No Header.txt").write_text("First.\n\nSecond.")
     expected = [re.sub("\n+", "\n", body)] * 4 + ["First.\nSecond."]
-    for name in ("folder", "books.zip"):
+    for name in ("gutenberg", "books.zip"):
         assert texts(read_all(tmp_path / name)[0]) == expected
 
 
-@pytest.mark.skipif(not (SHARED / "text.tar.xz").exists(), reason="the real text is not here")
+@pytest.mark.skipif(not (SHARED / "text.tar.xz").exists(), reason="no text.tar.xz in ELECTRAKIT_DATA or ../shared/data")
 @pytest.mark.slow
 def test_the_real_set_is_read_whole(tmp_path, read_all):
     documents, notes = read_all(SHARED / "text.tar.xz")
@@ -207,6 +221,28 @@ def test_a_broken_page_is_left_out_named_and_alone(tmp_path, read_all):
     }
 
 
+def test_an_article_that_upsets_the_parser_is_left_out_named_and_alone(tmp_path, read_all, monkeypatch):
+    def upset(given):
+        raise IndexError("as of the year 0")
+
+    monkeypatch.setitem(wikitext.TEMPLATES, "as of", upset)
+    (tmp_path / "a.xml").write_text(HEAD + page("A", "In {{as of|0}}.") + page("B", "Second one.") + "</mediawiki>")
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["B\nSecond one."]
+    assert notes.examples == {"page that could not be read (IndexError); left out": [f"{tmp_path / 'a.xml'}:5"]}
+
+
+def test_files_and_categories_have_the_names_that_the_dump_gives_them(tmp_path, read_all, monkeypatch):
+    monkeypatch.setattr(sources, "PIECE_BYTES", 100)  # the head is far away from the second page
+    namespaces = '<namespaces><namespace key="0" case="x" /><namespace key="6" case="x">Archivo</namespace>' + (
+        '<namespace key="10" case="x">Plantilla</namespace><namespace key="14" case="x">Categoría</namespace></namespaces>'
+    )
+    text = "[[Archivo:a.jpg|thumb|Una foto]]Una [[cosa]].\n\n[[categoría:Cosas]]"
+    dump = HEAD.replace("</siteinfo>", f"{namespaces}</siteinfo>") + page("A", text) + page("B", text) + "</mediawiki>"
+    (tmp_path / "a.xml").write_text(dump)
+    assert texts(read_all(tmp_path)[0]) == ["A\nUna cosa.", "B\nUna cosa."]
+
+
 LAUGHS = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;">]>\n'
 
 
@@ -223,7 +259,10 @@ def test_xml_with_a_doctype_is_refused_wherever_it_stands(tmp_path, read_all, pa
         assert "XML with a DOCTYPE; refused from there on" in notes.counts
 
 
-@pytest.mark.skipif(not (SHARED / "enwiki-slice.xml.bz2").exists(), reason="the real dump is not here")
+@pytest.mark.skipif(
+    not (SHARED / "enwiki-slice.xml.bz2").exists(),
+    reason="no enwiki-slice.xml.bz2 in ELECTRAKIT_DATA or ../shared/data",
+)
 def test_the_real_dump_gives_its_articles(tmp_path, read_all):
     documents, notes = read_all(SHARED / "enwiki-slice.xml.bz2")
     assert len(documents) + notes.counts.total() == 206
@@ -300,6 +339,23 @@ def test_a_json_list_of_records_is_read_too(tmp_path, read_all, indent):
         "[" + "\n" * (indent == 0) + separator.join(map(json.dumps, records)) + "\n]"[indent is None :]
     )
     assert texts(read_all(tmp_path)[0]) == ["one", "two"]
+
+
+@pytest.mark.parametrize("indent", [0, 2, "\t"])
+def test_pretty_printed_json_is_read_as_one_value(tmp_path, read_all, indent):
+    records = [{"id": 1, "text": "one\nline"}, {"text": "two é", "tags": ["x", {"y": []}]}]
+    (tmp_path / "a.json").write_text(json.dumps(records, indent=indent))
+    (tmp_path / "b.json").write_text(json.dumps(records[0], indent=indent))
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["one\nline", "two é", "one\nline"]
+    assert not notes.counts
+
+
+def test_json_lines_of_which_the_first_is_broken_are_still_read_line_by_line(tmp_path, read_all):
+    (tmp_path / "a.jsonl").write_text('{"text": "cut o\n{"text": "two"}\n')
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["two"]
+    assert notes.examples == {"line is not JSON; left out": [f"{tmp_path / 'a.jsonl'}:1"]}
 
 
 def test_json_lines_are_recognised_by_content_even_if_the_first_record_is_long(tmp_path, read_all):

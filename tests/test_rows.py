@@ -71,7 +71,7 @@ def row(first: list[int], second: list[int], length: int) -> list[int]:
     return ids + [SPECIAL["pad"]] * (length - len(ids))
 
 
-# The official builder, slowly, from REFERENCE.md section 4 and token by token
+# The official builder, slowly, token by token
 
 
 def official_rows(lines: list[list[int]], length: int, draw) -> list[list[int]]:
@@ -301,7 +301,7 @@ def test_counts_are_those_of_the_rows(style, corpus, length):
 def test_official_rows_lose_and_pad_what_the_reference_says():
     sizes = np.random.default_rng(0).poisson(45, 20_000).tolist()
     rows = packed([sizes], 128, "official")
-    assert abs(rows.counts["tokens_lost"][0] / sum(sizes) - 0.2) < 0.08  # REFERENCE.md: about 26 %, other line lengths
+    assert abs(rows.counts["tokens_lost"][0] / sum(sizes) - 0.2) < 0.08  # about 26 % at other line lengths
     assert not packed([sizes], 128, "full").counts["tokens_lost"].any()
 
 

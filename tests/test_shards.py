@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import electrakit as ek
+from electrakit.config import PrepareConfig
 from electrakit.data.encode import Encoder
-from electrakit.data.folder import SPLITS
+from electrakit.data.files import Notes
+from electrakit.data.folder import SPLITS, Plan, ShardFolder
 from electrakit.data.shards import choose_splits
 from electrakit.data.summary import print_summary
 from electrakit.data.tokenizer import load_tokenizer
@@ -141,7 +143,7 @@ def test_a_script_without_a_main_guard_may_prepare(made, tmp_path):
     done = run([sys.executable, "script.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert content(tmp_path / "out") == content(made / "shards")
-    assert len(done.stderr.splitlines()) == 1  # progress; above all, nobody asked the hub for "out/tokenizer"
+    assert done.stderr.count("preparing") == 1 and "out/tokenizer" not in done.stderr  # nobody asked the hub for that
 
 
 # What is in them
@@ -169,9 +171,11 @@ def test_the_manifest_is_true(made):
     assert manifest["format"] == 1 and manifest["length"] == 64 and manifest["dtype"] == "uint16"
     assert manifest["vocab_size"] == len((made / "vocab.txt").read_text().splitlines())
     assert manifest["plan"]["tokenizer"] == load_tokenizer(made / "vocab.txt").fingerprint
-    assert [source["bytes"] for source in manifest["plan"]["sources"]] == [
-        path.stat().st_size for path in sorted((made / "corpus").iterdir())
-    ]
+    listed = (folder / "sources.jsonl").read_bytes()
+    sizes = [path.stat().st_size for path in sorted((made / "corpus").iterdir())]
+    assert [json.loads(line)["bytes"] for line in listed.splitlines()] == sizes
+    wanted = {"files": 3, "bytes": sum(sizes), "xxh3_128": xxhash.xxh3_128_hexdigest(listed)}
+    assert manifest["plan"]["sources"] == wanted
 
 
 def test_the_shards_hold_the_text_and_nothing_else(made):
@@ -188,7 +192,8 @@ def test_the_shards_hold_the_text_and_nothing_else(made):
 def test_only_shards_manifest_and_tokenizer_are_left(made):
     names = {name for name in content(made / "shards") if not name.endswith(".bin")}
     tokenizer = {f"tokenizer/{name}" for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")}
-    assert names == {"manifest.json", ".lock", *tokenizer}
+    assert names == {"manifest.json", "sources.jsonl", ".lock", *tokenizer}
+    assert not (made / "shards" / ".prepare").exists()
 
 
 def test_the_tokenizer_beside_the_shards_opens_and_encodes_the_same(made):
@@ -349,6 +354,141 @@ def test_the_folder_may_lie_inside_the_corpus(made, tmp_path, capfd):
     assert "is finished already" in capfd.readouterr().err
 
 
+def test_text_inside_the_folder_is_read(made, tmp_path):
+    """Only what we write ourselves is left out."""
+    sub = tmp_path / "sub"
+    names = ("b.txt", "train-0.bin", "tokens/notes.txt", "deeper/manifest.json.txt", "train-00000.bin.bak.txt")
+    for name in names:
+        (sub / name).parent.mkdir(parents=True, exist_ok=True)
+        (sub / name).write_text(f"bal {name}")
+    (tmp_path / "a.txt").write_text("bam")
+    for _ in range(2):  # the second time it finds its own files there
+        chosen = {"tokenizer": made / "vocab.txt", "out": sub, "workers": 1, "source": "text"}
+        ek.prepare([tmp_path / "a.txt", sub], **chosen)
+    listed = [json.loads(line)["name"] for line in (sub / "sources.jsonl").read_text().splitlines()]
+    assert sorted(listed) == sorted(map(str, [tmp_path / "a.txt", *(sub / name for name in names)]))
+    counts = json.loads((sub / "manifest.json").read_text())["counts"]
+    assert counts["documents"] == 1 + len(names)
+
+
+def test_files_of_the_user_in_the_folder_are_left_alone(made, tmp_path):
+    names = ("plan.json", "progress.json", "seen.bin", "manifest.tmp", ".lock", "train-00000.bin.bak", "valid-x.bin")
+    for name in names:
+        (tmp_path / name).write_text("precious")
+    prepare(made, tmp_path, limit=5, dedupe=True)
+    assert [(tmp_path / name).read_text() for name in names] == ["precious"] * len(names)
+
+
+def test_a_list_of_sources_that_is_not_ours_is_not_overwritten(made, tmp_path):
+    (tmp_path / "sources.jsonl").write_text('{"text": "precious"}')
+    with pytest.raises(UserError, match=r"holds sources\.jsonl of something else"):
+        prepare(made, tmp_path)
+    assert "precious" in (tmp_path / "sources.jsonl").read_text()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"counts": 3}', '{"counts": {"train": {}}}', "\xff"])
+@pytest.mark.parametrize("name", ["progress.json", "plan.json"])
+def test_a_damaged_notebook_is_a_clear_error(made, tmp_path, name, damage):
+    state = {"finished": [], "num_rows": 1}
+    progress = {"after": [0, 1], "fast": True, "num_seen": 0, "notes": {}}
+    progress |= {"counts": {split: {"rows": 1} for split in SPLITS}, "files": dict.fromkeys(SPLITS, state)}
+    (tmp_path / ".prepare").mkdir()
+    (tmp_path / ".prepare" / "progress.json").write_text(json.dumps(progress))
+    (tmp_path / ".prepare" / name).write_bytes(damage.encode("latin-1"))
+    with pytest.raises(UserError, match=r"(is damaged, or not ours|was made with other settings).*name another --out"):
+        prepare(made, tmp_path)
+
+
+def test_standard_input_is_never_taken_for_the_same(made, tmp_path):
+    start = [
+        sys.executable,
+        "-m",
+        "electrakit",
+        "prepare",
+        "-",
+        "--tokenizer",
+        str(made / "vocab.txt"),
+        "--workers",
+        "1",
+    ]
+    for out, text, code in (("a", "bal bam", 0), ("a", "other", 2), ("b", "other", 0)):
+        done = run([*start, "--out", str(tmp_path / out)], input=text)
+        assert done.returncode == code, done.stderr
+        assert (code == 0) != ("nobody can tell whether - (standard input" in done.stderr), done.stderr
+    progress = {"after": [0, 1], "fast": True, "num_seen": 0, "notes": {}}
+    state = {"finished": [], "num_rows": 1}
+    progress |= {"counts": {split: {"rows": 1} for split in SPLITS}, "files": dict.fromkeys(SPLITS, state)}
+    plan = json.loads((tmp_path / "a" / "manifest.json").read_text())["plan"]
+    (tmp_path / "a" / "manifest.json").unlink()  # as if it had been killed
+    (tmp_path / "a" / ".prepare").mkdir()
+    (tmp_path / "a" / ".prepare" / "progress.json").write_text(json.dumps(progress))
+    (tmp_path / "a" / ".prepare" / "plan.json").write_text(json.dumps({**plan, "electrakit": ek.__version__}))
+    done = run([*start, "--out", str(tmp_path / "a")], input="bal bam")
+    assert done.returncode == 2 and "cannot be read again" in done.stderr
+
+
+# A tokie that is wrong about one word, in every process
+
+WRONG_TOKIE = """
+import sys
+from pathlib import Path
+here = str(Path(__file__).parent)
+sys.path = [one for one in sys.path if one != here]
+del sys.modules["tokie"]
+import tokie
+sys.path.insert(0, here)
+real = tokie.Tokenizer
+
+class Tokenizer:
+    def __init__(self, inner):
+        self.inner = inner
+
+    @staticmethod
+    def from_json(path):
+        return Tokenizer(real.from_json(path))
+
+    def encode_batch_flat(self, lines, **more):
+        return self.inner.encode_batch_flat([line.replace("bal", "bam") for line in lines], **more)
+
+tokie.Tokenizer = Tokenizer
+"""
+
+
+def wrong_lines(num_pieces_right: int) -> str:
+    """The word comes in unaudited lines first, and in an audited one (a piece's first) later."""
+    filler = "dan del\n" * 10 + "bal bal bam\n" + "dan del\n" * 30
+    return filler * (num_pieces_right * 2**20 // len(filler)) + "bal\n\n" * 400_000
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_wrong_tokie_changes_no_byte_for_any_number_of_workers(made, tmp_path, workers):
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "tokie.py").write_text(WRONG_TOKIE)
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "text.txt").write_text(wrong_lines(num_pieces_right=3))
+    (tmp_path / "vocab.txt").write_bytes((made / "vocab.txt").read_bytes())
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "stub")}
+    more = ("--workers", str(workers), "--dedupe")
+    done = run(command(tmp_path, tmp_path / "wrong", *more), env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("made anew, without tokie") == 1
+    (tmp_path / "stub" / "tokie.py").write_text("raise ImportError")
+    done = run(command(tmp_path, tmp_path / "without", *more), env=environment)
+    assert done.returncode == 0 and "tokie" not in done.stderr, done.stderr
+    assert content(tmp_path / "wrong") == content(tmp_path / "without")
+
+
+def test_a_run_that_gave_tokie_up_goes_on_without_it(made, tmp_path):
+    config = PrepareConfig.of(["x"], tokenizer="x", out=tmp_path)
+    plan = Plan({"sources": {}}, b"", [])
+    tokenizer = load_tokenizer(made / "vocab.txt")
+    for fast in (False, True):  # the second time it goes on
+        with contextlib.closing(ShardFolder(config, tokenizer, plan, Notes(), fast)) as folder:
+            assert not folder.fast
+            folder.counts["train"]["rows"] = 1
+            folder.save()
+
+
 def test_files_of_something_else_are_not_overwritten(made, tmp_path):
     (tmp_path / "train-00000.bin").write_text("precious")
     with pytest.raises(UserError, match=r"holds train-00000\.bin of something else"):
@@ -371,7 +511,7 @@ def test_text_without_a_token_is_an_error_and_leaves_the_folder_free(made, tmp_p
         prepare(tmp_path, tmp_path / "out", tokenizer=made / "vocab.txt")
     (tmp_path / "corpus" / "text.txt").write_text("bal")
     prepare(tmp_path, tmp_path / "out", tokenizer=write_vocabulary(tmp_path / "vocab.txt", "other"))
-    assert "progress.json" not in content(tmp_path / "out")
+    assert ".prepare/progress.json" not in content(tmp_path / "out")
 
 
 def test_two_at_once_are_refused_and_the_lock_of_a_dead_process_is_not_in_the_way(made, tmp_path):
@@ -490,7 +630,8 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(large, tmp_path):
 def num_rows_saved(out: Path) -> int:
     with contextlib.suppress(OSError):
         return sum(
-            counts.get("rows", 0) for counts in json.loads((out / "progress.json").read_text())["counts"].values()
+            counts.get("rows", 0)
+            for counts in json.loads((out / ".prepare" / "progress.json").read_text())["counts"].values()
         )
     return 0
 
@@ -513,7 +654,8 @@ def test_a_stopped_run_ends_cleanly_and_goes_on(large, tmp_path, how):
         errors = main.stderr.read()
     assert main.returncode != 0 and "Traceback" not in errors
     if how == signal.SIGINT:
-        assert main.returncode == 130 and errors.splitlines()[-1].startswith("electra: stopped; start the same command")
+        last = errors.splitlines()[-1]
+        assert main.returncode == 130 and last.startswith("electra: stopped; ") and "start the same command" in last
     assert not (tmp_path / "out" / "manifest.json").exists()
     with pytest.raises(UserError, match="is unfinished"):
         ek.Batches(tmp_path / "out", 1)
@@ -563,7 +705,7 @@ def test_files_that_were_shortened_behind_our_back_are_not_gone_on_with(made, tm
         main.kill()
     if (out / "manifest.json").exists():
         pytest.skip("too fast to be killed")
-    saved = json.loads((out / "progress.json").read_text())["files"]["train"]
+    saved = json.loads((out / ".prepare" / "progress.json").read_text())["files"]["train"]
     names = [file["name"] for file in saved["finished"]]
     names += [f"train-{len(names):05}.bin.partial"] if saved["num_rows"] else []
     grown = out / f"train-{len(saved['finished']):05}.bin"

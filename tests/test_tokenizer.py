@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -138,12 +139,21 @@ def test_a_folder_that_is_no_tokenizer_is_refused_clearly(tmp_path, make, messag
         load_tokenizer(tmp_path)
 
 
-def test_a_name_that_is_nowhere_is_refused_clearly(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UserError, match="no tokenizer at 'no/such-tokenizer'"):
-        load_tokenizer("no/such-tokenizer")
-    with pytest.raises(UserError, match=r"no tokenizer at '\./no/where/at/all'"):
-        load_tokenizer("./no/where/at/all")
+def test_a_name_that_is_nowhere_is_refused_clearly():
+    code = textwrap.dedent("""
+        import electrakit
+
+        for name in ("no/such-tokenizer", "./no/where/at/all"):
+            try:
+                electrakit.load_tokenizer(name)
+            except electrakit.UserError as error:
+                print(error)
+        """)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
+    )
+    assert "no tokenizer at 'no/such-tokenizer'" in done.stdout
+    assert "no tokenizer at './no/where/at/all'" in done.stdout
 
 
 def test_a_hub_name_is_read_from_the_hub_cache(corpus, tmp_path, monkeypatch):
@@ -197,6 +207,12 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused_with_the_size_that
         train(text, tmp_path / "tokenizer", vocab_size=100)
     fitting = int(str(refusal.value).split("use ")[1].split(" ")[0])
     assert len(load_tokenizer(train(text, tmp_path / "tokenizer", vocab_size=fitting)).vocabulary) == fitting
+
+
+def test_text_in_which_nothing_can_be_seen_is_refused(tmp_path):
+    (tmp_path / "text.txt").write_text("\u200b\u200b \u200b", encoding="utf-8")
+    with pytest.raises(UserError, match="no usable text"):
+        train(tmp_path / "text.txt", tmp_path / "tokenizer")
 
 
 def test_characters_beyond_the_alphabet_are_left_out_the_rarest_first(corpus, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electrakit.data.wikitext import prose
+from electrakit.data.wikitext import TEMPLATES, prose
 
 
 def test_a_paragraph_is_one_line_and_markup_is_gone():
@@ -29,7 +29,9 @@ def test_a_paragraph_is_one_line_and_markup_is_gone():
         "a<ref>never closed b<ref>c</ref> d": "a d",
         "[[File:a.jpg|thumb|A [[cat]] and [[dog|dogs]] [sic]]]Text [[Image:b.png]]here": "Text here",
         "[[Media:a.ogg|listen]]Sound": "Sound",
-        "Text[[Category:Cats]][[fr:Chat]][[simple:Cat]]": "Text",
+        "Text[[Category:Cats]]\n\n[[fr:Chat]]\n[[simple:Cat]] [[be-x-old:Кот]]\n[[zh-min-nan:Niau]]": "Text",
+        "see [[CSI: Miami]], [[Re:Zero]], [[UFC: Undisputed]] and [[re:Zero]]": "see CSI: Miami, Re:Zero, UFC: Undisputed and re:Zero",
+        "[[CSI: Miami]]": "CSI: Miami",
         "A [[:fr:Chat|French cat]] in [[:Category:Cats]]": "A French cat in Category:Cats",
         "[[Mercury (planet)|]] and [[Apollo#Cult|his cult]]": "Mercury and his cult",
         "one [[unclosed link and more": "one unclosed link and more",
@@ -61,6 +63,7 @@ def test_constructs_leave_what_a_reader_reads(wikitext, text):
         "an area of {{convert|5|sqmi|km2}} at {{convert|15|C|F}}": "an area of 5 sq mi at 15 °C",
         "({{lang|el|Ἀχιλλεύς}}, {{transl|el|Akhilleus}}, {{lang-la|albus}})": "(Ἀχιλλεύς, Akhilleus, albus)",
         "{{As of|2013|7}} and {{as of|2010|lc=on}}": "As of July 2013 and as of 2010",
+        "{{as of|2020|0110}}, {{as of|2020|02}}, {{as of|2020|13}}": "As of 0110 2020, As of February 2020, As of 13 2020",
         "{{nowrap|[[New York|NY]] {{frac|1|2}}}} {{circa|1190}}": "NY 1/2 c. 1190",
         "dogs{{'}} tails{{snd}}long": "dogs' tails – long",
         "{{val|6.241|e=18|u=C}}": "6.241×10^18 C",
@@ -153,10 +156,28 @@ def test_no_text_raises_and_every_line_is_clean(wikitext):
         assert any(character.isalnum() for character in line)
 
 
+ARGUMENT = st.one_of(
+    st.text(max_size=6), st.integers(-1, 10**6).map(str), st.sampled_from(["", "0110", "²", "to", "e=", "u=", "km", "1=", "lc=on"])
+)  # fmt: skip
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(ARGUMENT, max_size=6).map("|".join), min_size=len(TEMPLATES), max_size=len(TEMPLATES)))
+def test_no_argument_of_a_kept_template_raises(arguments):
+    for name, given_arguments in zip(TEMPLATES, arguments, strict=True):
+        prose(f"Words {{{{{name}|{given_arguments}}}}} and words.")
+
+
+def test_files_and_categories_go_in_any_language():
+    wikitext = "[[Archivo:a.jpg|thumb|Una foto]]Una [[foto]].\n[[Categoría:Cosas]]"
+    assert prose(wikitext, ("Archivo", "Categoría")) == ["Una foto."]
+
+
 PATHOLOGICAL = (
     ["[[", "{{", "''", "{|", "{|\n", "{|\n|", "<b>", "[http://a ", "<ref>", "{{{", "[[a|", "==", "\n*", "&", "<", "{{a|", "{{lang|",
      "<div ", "<foo ", "<foo>", "<foo>\n", "[//", "__", "<!--", "( ,", "(", ", ", "; ", ":", "=", "http://", "{{convert|[[a|", "<math>",
-     "[[File:a|", "<nowiki>", "{{nowrap|a}}", "\n{{nowrap|a\n", " a\n", "\n ", "\n", " ", "[", "'''''", "&lt;", "<sup>", "[[a]]", "]]"]
+     "[[File:a|", "<nowiki>", "{{nowrap|a}}", "\n{{nowrap|a\n", " a\n", "\n ", "\n", " ", "[", "'''''", "&lt;", "<sup>", "[[a]]", "]]",
+     "[[fr:a]]", "[[fr:a", "\n[[fr:a]] "]
 )  # fmt: skip
 
 

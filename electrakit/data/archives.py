@@ -5,11 +5,13 @@ import io
 import stat
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from electrakit.data.files import DAMAGE, Allowance, Decompressed, Guarded, Notes, buffered, in_short
+from electrakit.errors import UserError
 
 MAX_HEADER_BYTES = 2**20  # of one member of a tar archive: names, dates, owners
 
@@ -36,8 +38,11 @@ def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[
                         pass
                     num_to_skip = 0
                 source.num_allowed = num_to_skip + MAX_HEADER_BYTES
+    except UserError:
+        raise
     except DAMAGE as error:
-        notes.add(f"damaged archive ({in_short(error)}); what came before is kept", name)
+        what = f"damaged archive ({type(error).__name__}); what came before is kept"
+        notes.add(what, f"{name}: {in_short(error)}")
 
 
 class _WithShortHeaders:
@@ -60,8 +65,10 @@ def zip_members(file: Any, name: str, notes: Notes, allowance: Allowance) -> Ite
     """The regular files of a zip archive, one after the other; nothing is written to disk."""
     try:
         archive = zipfile.ZipFile(file)
+    except UserError:
+        raise
     except (*DAMAGE, NotImplementedError) as error:
-        notes.add(f"damaged archive ({in_short(error)}); left out", name)
+        notes.add(f"damaged archive ({type(error).__name__}); left out", f"{name}: {in_short(error)}")
         return
     with archive:
         for member in archive.infolist():
@@ -75,16 +82,37 @@ def zip_members(file: Any, name: str, notes: Notes, allowance: Allowance) -> Ite
             elif member.flag_bits & 1:
                 notes.add("archive member is encrypted; left out", where)
             else:
+                checksum = member.CRC
+                del member.CRC  # zipfile would compare it in the read that gives the last data, and keep the data
                 try:
                     content = archive.open(member)
+                except UserError:
+                    raise
                 except (*DAMAGE, NotImplementedError, RuntimeError) as error:
-                    notes.add(f"damaged archive member ({in_short(error)}); left out", where)
+                    what = f"damaged archive member ({type(error).__name__}); left out"
+                    notes.add(what, f"{where}: {in_short(error)}")
                     continue
+                # a read that meets damage gives nothing, so they are small;
                 # but for deflate, zipfile decompresses all that it has read in one go
-                max_read = 2**20 if member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else 4096
+                max_read = 2**14 if member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else 4096
                 num_bytes_in = functools.partial(int, member.compress_size)
                 with content:
-                    yield where, buffered(Decompressed(content, where, notes, allowance, num_bytes_in, max_read))
+                    checked = _Checked(content, checksum)
+                    yield where, buffered(Decompressed(checked, where, notes, allowance, num_bytes_in, max_read))
+
+
+class _Checked:
+    """A member of a zip archive whose checksum is compared after its last byte, as gzip does."""
+
+    def __init__(self, content: IO[bytes], checksum: int) -> None:
+        self.content, self.checksum, self.checksum_so_far = content, checksum, 0
+
+    def read1(self, size: int) -> bytes:
+        data: bytes = self.content.read1(size)  # type: ignore[attr-defined]
+        self.checksum_so_far = zlib.crc32(data, self.checksum_so_far)
+        if not data and self.checksum_so_far != self.checksum:
+            raise zipfile.BadZipFile("wrong checksum")
+        return data
 
 
 def is_safe(name: str) -> bool:

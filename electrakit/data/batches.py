@@ -54,7 +54,8 @@ class Batches:
         self.num_rows = self.first_rows[-1]
         self.batch_size, self.split, self.seed, self.shuffle = batch_size, split, int(seed), shuffle
         self.first_place, self.end_place = batch_size * rank // world_size, batch_size * (rank + 1) // world_size
-        self.micro_batch = micro_batch or self.end_place - self.first_place
+        self.most_rows = -(-batch_size // world_size)  # of the worker that has most
+        self.micro_batch = micro_batch or self.most_rows
         self.steps_per_epoch = self.num_rows / batch_size  # rarely whole: batches straddle epochs
         self._must_verify = verify
         self._rows_of_file: list[np.ndarray] | None = None  # opened at the first read
@@ -72,15 +73,22 @@ class Batches:
         return np.concatenate(pieces).reshape(-1, self.length).astype(np.int64)
 
     def micro_batches(self, step: int) -> Iterator[np.ndarray]:
-        """The same rows in the same order, in `num_micro` pieces of at most `micro_batch` rows."""
+        """The same rows in the same order, in `num_micro` pieces of at most `micro_batch` rows, as even as can be.
+
+        Where the sizes do not divide, pieces differ by one row, on one worker and between workers. A mean loss over
+        each piece must then be weighted: by `len(ids) / batch_size`, summed over all pieces of all workers (and times
+        `world_size` where gradients are averaged over workers, as DDP does). With `micro_batch=1` and a batch size that
+        the workers do not divide, a worker with fewer rows than the others
+        yields one empty piece: skip its loss, which is the mean of nothing.
+        """
         ids = self(step)
-        for first in range(0, len(ids), self.micro_batch):
-            yield ids[first : first + self.micro_batch]
+        for number in range(self.num_micro):
+            yield ids[len(ids) * number // self.num_micro : len(ids) * (number + 1) // self.num_micro]
 
     @property
     def num_micro(self) -> int:
-        """How many pieces `micro_batches` yields on this worker, the same at each step."""
-        return -(-(self.end_place - self.first_place) // self.micro_batch)
+        """How many pieces `micro_batches` yields: the same at each step and on every worker."""
+        return -(-self.most_rows // self.micro_batch)
 
     def sample_numbers(self, step: int) -> range:
         """This worker's samples, counted since step 0: no two are equal, even when a row comes twice in one batch."""
@@ -212,10 +220,14 @@ def files_of_split(folder: Path, manifest: dict[str, Any], split: str) -> list[d
 
 
 def check_hash(path: Path, wanted: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()  # streamed: memory stays flat
+    found = hash_of_file(path)
     if found != wanted:
         raise UserError(f"{path} is damaged (xxh3_128 {found}, the manifest says {wanted}): {PREPARE_AGAIN}")
+
+
+def hash_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()  # streamed: memory stays flat
 
 
 def check_sizes(batch_size: int, rank: int, world_size: int, micro_batch: int | None) -> None:

@@ -1,6 +1,7 @@
 """A corpus in, what was made of its documents out: reads all sources with all workers, in order, with a progress bar."""
 
 import functools
+import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -10,13 +11,15 @@ from rich.markup import escape
 
 from electrakit.config import CorpusConfig
 from electrakit.data.files import Notes
-from electrakit.data.sources import Document, Input, Piece, cut, identity, read
+from electrakit.data.sources import PIECE_BYTES, Document, Input, Piece, cut, identity, read
 from electrakit.engine import Workers
 from electrakit.errors import UserError
 from electrakit.progress import console, progress
 
 Value = TypeVar("Value")
 Build = Callable[[list[Document], np.ndarray], Value]
+PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip", ".parquet")
+MOST_TEXT_OF_PACKED = 10  # about the most text in a byte of a compressed corpus
 
 
 @dataclass
@@ -38,10 +41,25 @@ def harvest(
     sizes = [one.num_bytes for one in inputs]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     work = functools.partial(_work, config, build)
-    with Workers(config.num_workers) as workers, progress(title, total) as update:
-        for result in workers.map(work, cut(inputs, config, workers, start)):
+    num_workers = config.num_workers if config.workers else int(min(config.num_workers, _most_pieces(inputs)))
+    with Workers(num_workers) as workers, progress(title, total) as update:
+        for result in workers.map(work, cut(inputs, config, workers, start), _describe):
             update(result.num_bytes_read)
             yield result
+
+
+def _most_pieces(inputs: list[Input]) -> float:
+    """How many pieces there can be: a small file keeps few workers busy."""
+    num_bytes = 0
+    for one in inputs:
+        if one.num_bytes is None:
+            return math.inf
+        num_bytes += one.num_bytes * (MOST_TEXT_OF_PACKED if one.name.endswith(PACKED) else 1)
+    return num_bytes // PIECE_BYTES + 1
+
+
+def _describe(piece: Piece) -> str:
+    return f"{piece.parts[0].name}:{piece.parts[0].first_line}" if piece.parts else "an empty piece"
 
 
 def _work(config: CorpusConfig, build: Build[Any], piece: Piece) -> Harvest[Any]:
@@ -60,7 +78,7 @@ class Selection:
     def __init__(self, config: CorpusConfig, num_documents: int = 0, seen: np.ndarray | None = None) -> None:
         self.limit = config.limit
         self.num_documents = num_documents
-        self.seen = _Seen(seen if seen is not None else np.zeros(0, np.uint64)) if config.dedupe else None
+        self.seen = Seen(seen) if config.dedupe else None
 
     @property
     def is_full(self) -> bool:
@@ -79,11 +97,11 @@ class Selection:
         return chosen
 
 
-class _Seen:
+class Seen:
     """A growing set of 64-bit numbers at 8 bytes each: sorted arrays that are merged when two are of a size."""
 
-    def __init__(self, numbers: np.ndarray) -> None:
-        self.levels = [np.sort(numbers)]
+    def __init__(self, numbers: np.ndarray | None = None) -> None:
+        self.levels = [np.sort(numbers) if numbers is not None else np.zeros(0, np.uint64)]
 
     def are_new(self, numbers: np.ndarray) -> np.ndarray:
         """True where a number occurs for the first time, here and in all calls before."""

@@ -260,7 +260,7 @@ def readable_part(text: str) -> list[str]:
 
 
 def is_readable(text: str) -> bool:
-    """Whether a line reads reads like English: whole sentences, ordinary words, and enough of the small ones."""
+    """Whether a line reads like English: whole sentences, ordinary words, and enough of the small ones."""
     if len(text) < MIN_CHARACTERS or not BEGINS.match(text) or not ENDS.search(text):
         return False
     words = text.split()

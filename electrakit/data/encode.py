@@ -1,6 +1,7 @@
 """Lines in, token ids out: `tokenizers` decides, `tokie` does the work where both are known to agree."""
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import re
@@ -36,7 +37,10 @@ for _first, _last in AGREED_RANGES:
     IS_AGREED[_first : _last + 1] = True
 # tokie cuts a text of more than 65,536 bytes in pieces for its threads, if need be inside a word.
 MAX_FAST_CHARS = 65_536 // 4
-AUDIT_FIRST, AUDIT_EVERY = 16, 1000  # tokenizers is about 20 times slower, so one line in 1,000 costs 2 %
+AGREED_VERSIONS = {("0.1.4", "0.23.3")}  # of tokie and tokenizers: others were not compared
+# Of each call, so that the number of workers does not decide what is audited. tokenizers is about 20 times slower, so
+# one line in 1,000 costs 2 %.
+AUDIT_FIRST, AUDIT_EVERY = 4, 1000
 SLOW_BATCH_CHARS = 1 << 18  # an Encoding takes over 100 bytes per token: bounds the slow path's memory
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -54,7 +58,6 @@ class Encoder:
         self._truth.encode_special_tokens = True
         settings = json.loads(self._truth.to_str())
         self._special_texts = [token["content"] for token in settings["added_tokens"]]
-        self._num_fast_lines = 0  # counted across calls; the audit goes by it
         self._tokie = load_tokie(self._truth) if fast and can_agree(settings) else None
 
     @property
@@ -74,7 +77,7 @@ class Encoder:
             self._tokie = None
             self.warnings.append(
                 f"tokie and tokenizers differ on {difference[:80]!r}: this text and all that follows is encoded by "
-                "tokenizers; what came before was checked by sample only, so prepare again without tokie to be sure"
+                "tokenizers alone, which is slower; please report it"
             )
             return self._encode_slow(lines)
         if len(fast) == len(lines):
@@ -104,8 +107,7 @@ class Encoder:
 
     def _audit(self, lines: list[str], ids: np.ndarray, counts: np.ndarray) -> str | None:
         """Encode a fixed share of the fast lines by tokenizers too: the first line that differs, or None."""
-        numbers = self._num_fast_lines + np.arange(len(lines))
-        self._num_fast_lines += len(lines)
+        numbers = np.arange(len(lines))
         audited = np.flatnonzero((numbers < AUDIT_FIRST) | (numbers % AUDIT_EVERY == 0))
         true_ids, true_counts = self._encode_slow([lines[i] for i in audited])
         ends, true_ends = counts.cumsum(), true_counts.cumsum()
@@ -140,10 +142,14 @@ def can_agree(settings: dict[str, Any]) -> bool:
 
 
 def load_tokie(truth: Tokenizer) -> Any | None:
-    """The same tokenizer in tokie, set to one thread; None where tokie is not installed."""
+    """The same tokenizer in tokie, set to one thread; None where tokie is not installed, or of another version."""
     try:
         import tokie
-    except ImportError:
+
+        versions = importlib.metadata.version("tokie"), importlib.metadata.version("tokenizers")
+    except ImportError:  # PackageNotFoundError is one too
+        return None
+    if versions not in AGREED_VERSIONS:
         return None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"

@@ -38,9 +38,8 @@ class Notes:
     def add(self, what: str, where: str, count: int = 1) -> None:
         self.counts[what] += count
         examples = self.examples.setdefault(what, [])
-        where = "".join(
-            letter if letter.isprintable() else "?" for letter in where
-        )  # names in archives can be anything
+        # names in archives can be anything
+        where = "".join(letter if letter.isprintable() else "?" for letter in where)
         if len(examples) < MAX_EXAMPLES and where not in examples:
             examples.append(where)
 
@@ -75,12 +74,12 @@ def find_files(pattern: str, notes: Notes) -> list[str]:
     path = Path(pattern)
     if path.is_file() or path.is_fifo():
         return [str(path)]
-    named = [path] if path.is_dir() else [Path(name) for name in glob.glob(pattern, recursive=True)]  # noqa: PTH207 (absolute too)
+    named = [path] if path.is_dir() else sorted(map(Path, glob.glob(pattern, recursive=True)))  # noqa: PTH207 (absolute too)
     if not named:
         raise UserError(f"no such file or folder: {pattern!r}; name a file, a folder, a glob, - or builtin:python")
     files: set[str] = set()
     for one in named:
-        files.update(_files_below(one, notes) if one.is_dir() else _files_among([one], notes))
+        files.update(_files_below(one, notes, is_named=one == path) if one.is_dir() else _files_among([one], notes))
     if not files:
         raise UserError(f"no files in {pattern!r}; name a folder that has some (hidden ones do not count)")
     return sorted(files)
@@ -97,14 +96,21 @@ def _real_folder(folder: Path) -> Path:
     return folder.resolve()
 
 
-def _files_below(top: Path, notes: Notes) -> Iterator[str]:
-    """Every file of a folder and its subfolders. Links are followed, but no folder is entered twice."""
+def _files_below(top: Path, notes: Notes, is_named: bool) -> Iterator[str]:
+    """Every file of a folder and its subfolders. Links are followed, but no folder is entered twice.
+
+    What we wrote ourselves is no corpus, unless the user names it.
+    """
 
     def failed(error: OSError) -> None:
         notes.add(f"folder cannot be read ({error.strerror})", str(error.filename))
 
     entered = {top.resolve()}
     for base, folders, names in os.walk(top, onerror=failed, followlinks=True):
+        if _is_our_output(Path(base), names) and not (is_named and Path(base) == top):
+            notes.add("folder of a tokenizer or of shards; left out (name it to read it)", base)
+            folders.clear()
+            continue
         for name in sorted([*folders, *names]):
             if name.startswith("."):
                 notes.add("hidden file passed over", str(Path(base, name)))
@@ -118,6 +124,19 @@ def _files_below(top: Path, notes: Notes) -> Iterator[str]:
                 open_folders.append(name)
         folders[:] = open_folders
         yield from _files_among([Path(base, name) for name in sorted(names) if not name.startswith(".")], notes)
+
+
+def _is_our_output(folder: Path, names: list[str]) -> bool:
+    """Whether a folder holds a tokenizer, or shards; a manifest.json begins with its format."""
+    if {"tokenizer.json", "vocab.txt"} <= set(names):
+        return True
+    if "manifest.json" not in names:
+        return False
+    try:
+        with (folder / "manifest.json").open("rb") as file:
+            return _OUR_MANIFEST.match(file.read(200)) is not None
+    except OSError:
+        return False
 
 
 def _files_among(paths: list[Path], notes: Notes) -> Iterator[str]:
@@ -168,7 +187,10 @@ class _Stream(io.RawIOBase):
 
 
 class Guarded(_Stream):
-    """Reads from `source` and never raises for damaged data: it notes the damage, and the stream ends there."""
+    """Reads from `source` and never raises for damaged data: it notes the damage, and the stream ends there.
+
+    A file that the disk or the network does not give is another matter: it may well be whole the next time.
+    """
 
     def __init__(self, source: Any, name: str, notes: Notes, max_read: int = 2**20) -> None:
         self.source, self.name, self.notes, self.max_read = source, name, notes, max_read
@@ -183,13 +205,21 @@ class Guarded(_Stream):
             data: bytes = self.read_some(min(size, self.max_read))
         except EOFError:
             return self.stop("compressed file is cut off; what came before is kept")
+        except UserError:
+            raise
         except DAMAGE as error:
-            return self.stop(f"damaged file ({in_short(error)}); what came before is kept")
+            if isinstance(error, OSError) and isinstance(
+                self.source, io.FileIO
+            ):  # the disk or the network, not the data
+                why = f"{error.strerror}; start the same command again to go on"
+                raise UserError(f"cannot read {self.name}: {why}") from None
+            return self.stop(f"damaged file ({type(error).__name__}); what came before is kept", in_short(error))
         self.num_bytes_out += len(data)
         return data
 
-    def stop(self, what: str) -> bytes:
-        self.notes.add(what, f"{self.name} at byte {self.num_bytes_out:,}")
+    def stop(self, what: str, why: str = "") -> bytes:
+        where = f"{self.name} at byte {self.num_bytes_out:,}"
+        self.notes.add(what, f"{where}: {why}" if why else where)
         self.is_over = True
         return b""
 
@@ -316,13 +346,12 @@ def in_short(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:80]
 
 
+_OUR_MANIFEST = re.compile(rb'\s*\{\s*"format":\s*\d+,\s*"electrakit":')
 DAMAGE = (
     OSError,
     EOFError,
     ValueError,
-    LookupError,
-    OverflowError,
-    RecursionError,
+    RecursionError,  # tarfile, for thousands of headers without a file
     struct.error,
     lzma.LZMAError,
     zlib.error,
@@ -335,9 +364,8 @@ _DECOMPRESSORS: dict[re.Pattern[bytes], Callable[[Any], Any]] = {
     re.compile(rb"\x1f\x8b\x08"): lambda source: gzip.GzipFile(fileobj=source),
     re.compile(rb"\xfd7zXZ\x00"): lzma.LZMAFile,
     re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"): bz2.BZ2File,
-    re.compile(
-        rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"
-    ): _ZstdReader,  # a frame, or one to be skipped, as pzstd begins
+    # a frame, or one to be skipped, as pzstd begins
+    re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"): _ZstdReader,
 }
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",

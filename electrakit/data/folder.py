@@ -1,13 +1,14 @@
 """Rows in, a folder of shards out: files that grow, and a notebook beside them that survives a kill at any moment.
 
-Now and then the files are synced, and `progress.json` says how much of them counts; a start after a kill cuts the files
-back to that and goes on. `manifest.json` is written last: a folder without it is not finished.
+Now and then the files are synced, and `.prepare/progress.json` says how much of them counts; a start after a kill cuts
+the files back to that and goes on. `manifest.json` is written last: a folder without it is not finished.
 """
 
 import contextlib
 import fcntl
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,11 +17,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import xxhash
 
 from electrakit import __version__
 from electrakit.config import PrepareConfig
-from electrakit.data.batches import FORMAT
+from electrakit.data.batches import FORMAT, hash_of_file
 from electrakit.data.corpus import Harvest
 from electrakit.data.files import Notes
 from electrakit.data.rows import COUNTS, Rows
@@ -29,7 +29,23 @@ from electrakit.errors import UserError
 from electrakit.progress import console
 
 SPLITS = ("train", "valid", "test")
+NOTEBOOK = ".prepare"
+TEMPORARY = ("plan.json", "progress.json", "manifest.json", "sources.jsonl")  # what is written whole
+SHARD = re.compile(r"(train|valid|test)-[0-9]{5}\.bin(\.partial)?")
+OURS = re.compile(
+    rf"{SHARD.pattern}|manifest\.json|sources\.jsonl|\.lock|tokenizer/(tokenizer\.json|tokenizer_config\.json|vocab\.txt)"
+    r"|\.prepare/(plan\.json|progress\.json|seen\.bin|[a-z.]+\.tmp)"
+)
 SAVING_TIME = 0.005  # share of the time that saving may take: on most disks, a kill costs a second or two of work
+
+
+@dataclass
+class Plan:
+    """What decides the shards' bytes."""
+
+    entry: dict[str, Any]  # as it stands in the manifest
+    sources: bytes  # sources.jsonl: a line for each file
+    read_once: list[str]  # the names of the sources that cannot be read again: standard input and pipes
 
 
 @dataclass
@@ -42,13 +58,18 @@ class Built:
 
 
 class ShardFolder:
-    """The growing shards, and our notebook about them, which goes when all is done: `plan.json` says what they are made
-    of, `progress.json` how much of them counts, `seen.bin` which documents --dedupe has met.
+    """The growing shards, and in `.prepare` our notebook about them, which goes when all is done: `plan.json` says what
+    they are made of, `progress.json` how much of them counts, `seen.bin` which documents --dedupe has met.
     """
 
-    def __init__(self, config: PrepareConfig, tokenizer: TokenizerFiles, plan: dict[str, Any], notes: Notes) -> None:
+    def __init__(
+        self, config: PrepareConfig, tokenizer: TokenizerFiles, plan: Plan, notes: Notes, fast: bool = True
+    ) -> None:
+        """Goes on where the notebook says; with `fast=False`, from the beginning."""
         self.config, self.tokenizer, self.plan = config, tokenizer, plan
         self.path = config.out
+        self.notebook = config.out / NOTEBOOK
+        self.fast = fast
         self.vocab_size = len(tokenizer.vocabulary)
         self.dtype = "uint16" if self.vocab_size <= 65_535 else "uint32"
         self.after = (0, 0)  # where the next piece starts
@@ -56,7 +77,8 @@ class ShardFolder:
         self.counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
         self.num_seen = 0
         self.next_save = time.monotonic()
-        files = self._go_on() or self._begin()
+        files = (self._go_on() if fast else None) or self._begin()
+        _write_whole(self.path, "sources.jsonl", plan.sources)
         self.writers = {
             split: _Writer(self.path, split, config.length, np.dtype(self.dtype), config.shard_mb, **files[split])
             for split in SPLITS
@@ -73,27 +95,55 @@ class ShardFolder:
 
     def _go_on(self) -> dict[str, Any] | None:
         """Read the notebook that was left behind, if it says anything yet."""
-        path = self.path / "progress.json"
-        saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-        if saved is None or not sum(counts.get("rows", 0) for counts in saved["counts"].values()):
-            self._check_is_ours(has_notebook=saved is not None)
+        saved = self._read("progress.json")
+        if saved is None:
+            self._check_is_ours()
             return None
-        before = json.loads((self.path / "plan.json").read_text(encoding="utf-8"))
-        refuse_other(before, {**self.plan, "electrakit": __version__}, self.path)
-        self.after = tuple(saved["after"])
-        self.notes = Notes.from_json(saved["notes"])
-        self.counts = {split: Counter(counts) for split, counts in saved["counts"].items()}
-        self.num_seen = saved["num_seen"]
+        with self._damage_is_told("progress.json"):
+            counts = {split: Counter[str](saved["counts"][split]) for split in SPLITS}
+            after, notes, fast = _two_numbers(saved["after"]), Notes.from_json(saved["notes"]), bool(saved["fast"])
+            num_seen = int(saved["num_seen"])
+            files = {split: _file_state(saved["files"][split]) for split in SPLITS}
+            if not sum(number["rows"] for number in counts.values()):
+                return None
+        before = self._read("plan.json")
+        refuse_other(before or {}, {**self.plan.entry, "electrakit": __version__}, self.plan, self.path)
+        if self.plan.read_once:
+            raise UserError(
+                f"{self.path} is unfinished, and what {self.plan.read_once[0]} (standard input, or a pipe) said before "
+                "cannot be read again; remove the folder and start again, or name another --out"
+            )
+        self.after, self.notes, self.counts, self.num_seen, self.fast = after, notes, counts, num_seen, fast
         console.print(f"Going on after {self.num_rows:,} rows.")
-        return saved["files"]
+        return files
 
-    def _check_is_ours(self, has_notebook: bool) -> None:
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.notebook / name
+        if not path.exists():
+            return None
+        with self._damage_is_told(name):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(content, dict):
+                raise TypeError(f"a {type(content).__name__}")
+        return content
+
+    @contextlib.contextmanager
+    def _damage_is_told(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(
+                f"{self.notebook / name} is damaged, or not ours ({type(error).__name__}: {error}); "
+                "remove the folder and start again, or name another --out"
+            ) from None
+
+    def _check_is_ours(self) -> None:
         """Never overwrite what another program, or another run, has made."""
-        foreign = [one.name for split in SPLITS for one in self.path.glob(f"{split}-*.bin*")]
+        foreign = [one.name for one in self.path.iterdir() if SHARD.fullmatch(one.name) or one.name == "sources.jsonl"]
         tokenizer = self.path / "tokenizer"
         if tokenizer.exists() and not self._has_same_tokenizer():
             foreign.append(tokenizer.name)
-        if foreign and not has_notebook:
+        if foreign:
             raise UserError(f"{self.path} holds {sorted(foreign)[0]} of something else; name another --out")
 
     def _has_same_tokenizer(self) -> bool:
@@ -105,7 +155,9 @@ class ShardFolder:
 
     def _begin(self) -> dict[str, Any]:
         files: dict[str, Any] = {split: {"finished": [], "num_rows": 0} for split in SPLITS}
-        _write_json(self.path / "plan.json", {**self.plan, "electrakit": __version__})
+        self.after, self.num_seen = (0, 0), 0
+        self.notebook.mkdir(exist_ok=True)
+        _write_json(self.path, f"{NOTEBOOK}/plan.json", {**self.plan.entry, "electrakit": __version__})
         self._write_notebook(files)  # from now on, what is in the folder is ours
         if not self._has_same_tokenizer():
             self.tokenizer.save(self.path / "tokenizer")
@@ -113,8 +165,10 @@ class ShardFolder:
 
     def _load_seen(self) -> np.ndarray:
         """Which documents --dedupe has met so far."""
-        path = self.path / "seen.bin"
+        path = self.notebook / "seen.bin"
         with path.open("ab") as file:
+            if file.tell() < 8 * self.num_seen:
+                raise UserError(f"{path} is shorter than it was left; remove the folder and start again")
             file.truncate(8 * self.num_seen)
         self.seen_file = path.open("ab", buffering=0)
         return np.fromfile(path, np.uint64)
@@ -132,8 +186,6 @@ class ShardFolder:
             self.num_seen += len(piece.contents)
         self.notes.merge(piece.notes)
         self.after = piece.after
-        for warning in piece.value.warnings:
-            console.print(warning, style="yellow", markup=False, soft_wrap=True)
 
     def save_now_and_then(self) -> None:
         if time.monotonic() >= self.next_save:
@@ -153,12 +205,13 @@ class ShardFolder:
     def _write_notebook(self, files: dict[str, Any]) -> None:
         notebook = {
             "after": self.after,
+            "fast": self.fast,  # a run without tokie goes on without it
             "counts": self.counts,
             "files": files,
             "notes": self.notes.as_json(),
             "num_seen": self.num_seen,
         }
-        _write_json(self.path / "progress.json", notebook)
+        _write_json(self.path, f"{NOTEBOOK}/progress.json", notebook)
 
     def finish(self) -> None:
         """Close the files and write the manifest, which makes them valid."""
@@ -175,9 +228,9 @@ class ShardFolder:
             "counts": _in_order(sum(self.counts.values(), Counter())),
             "splits": {split: entry for split, entry in splits.items() if entry["rows"]},
             "skipped": self.notes.as_json(),
-            "plan": self.plan,
+            "plan": self.plan.entry,
         }
-        _write_json(self.path / "manifest.json", manifest)
+        _write_json(self.path, "manifest.json", manifest)
         remove_notebook(self.path)
 
     def close(self) -> None:
@@ -221,6 +274,8 @@ class _Writer:
         """Bring the files to the state that was last saved; what was written after it is made again."""
         kept = {entry["name"]: entry["rows"] * self.row_bytes for entry in self.finished}
         for path in sorted(self.folder.glob(f"{self.split}-*.bin*")):
+            if not SHARD.fullmatch(path.name):
+                continue  # such as somebody's train-00000.bin.bak
             if path == self.path:
                 path.replace(self.partial)
             elif path.name not in kept and path != self.partial:
@@ -264,7 +319,7 @@ class _Writer:
         self.close()
         if self.num_rows:
             self.partial.replace(self.path)
-            entry = {"name": self.path.name, "rows": self.num_rows, "xxh3_128": _hash(self.path)}
+            entry = {"name": self.path.name, "rows": self.num_rows, "xxh3_128": hash_of_file(self.path)}
             self.finished.append(entry)
             self.num_rows = 0
         else:
@@ -283,9 +338,35 @@ def _in_order(counts: Counter[str]) -> dict[str, int]:
     return {name: counts[name] for name in ("documents", *COUNTS)}
 
 
+def has_notebook(out: Path) -> bool:
+    return (out / NOTEBOOK / "progress.json").exists()
+
+
 def remove_notebook(out: Path) -> None:
-    for name in ("progress.json", "progress.tmp", "plan.json", "plan.tmp", "seen.bin"):
-        (out / name).unlink(missing_ok=True)
+    for name in ("plan.json", "seen.bin", *(f"{one}.tmp" for one in TEMPORARY), "progress.json"):
+        (out / NOTEBOOK / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # something that is not ours may be in it
+        (out / NOTEBOOK).rmdir()
+
+
+def is_ours(path: str | None, out: Path) -> bool:
+    """Whether a source is a file that we write: the folder may lie in the corpus, and text may lie in the folder."""
+    if path is None:
+        return False
+    place, folder = Path(path).absolute(), out.absolute()
+    return place.is_relative_to(folder) and OURS.fullmatch(place.relative_to(folder).as_posix()) is not None
+
+
+def _two_numbers(pair: list[int]) -> tuple[int, int]:
+    first, second = pair
+    return int(first), int(second)
+
+
+def _file_state(saved: dict[str, Any]) -> dict[str, Any]:
+    finished = [
+        {"name": str(one["name"]), "rows": int(one["rows"]), "xxh3_128": one["xxh3_128"]} for one in saved["finished"]
+    ]
+    return {"finished": finished, "num_rows": int(saved["num_rows"])}
 
 
 def _write(file: BinaryIO, numbers: np.ndarray) -> None:
@@ -295,12 +376,16 @@ def _write(file: BinaryIO, numbers: np.ndarray) -> None:
         rest = rest[file.write(rest) :]
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def _write_json(out: Path, name: str, content: dict[str, Any]) -> None:
+    _write_whole(out, name, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _write_whole(out: Path, name: str, content: bytes) -> None:
     """Whole or not at all, also when the machine loses power."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
+    path = out / name
+    temporary = out / NOTEBOOK / f"{path.name}.tmp"  # there it can be nobody else's
+    with temporary.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -311,19 +396,11 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
         os.close(folder)
 
 
-def _hash(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while chunk := file.read(2**22):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 @contextlib.contextmanager
 def only_writer(out: Path) -> Iterator[None]:
     """One process writes a folder; the lock goes with the process, however it ends."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("w") as file:
+    with (out / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -331,13 +408,12 @@ def only_writer(out: Path) -> Iterator[None]:
         yield
 
 
-def refuse_other(before: dict[str, Any], now: dict[str, Any], out: Path) -> None:
+def refuse_other(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> None:
+    """Refuse to go on, or to call it finished, with the differences named."""
     if before == now:
         return
     changes = [
-        _other_sources(before[name], now[name])
-        if name == "sources"
-        else f"{name} {before.get(name)} -> {now.get(name)}"
+        _other_sources(out, plan) if name == "sources" else f"{name} {before.get(name)} -> {now.get(name)}"
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     ]
@@ -346,8 +422,12 @@ def refuse_other(before: dict[str, Any], now: dict[str, Any], out: Path) -> None
     )
 
 
-def _other_sources(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
-    old, new = ({one["name"]: one for one in side} for side in (before, now))
+def _other_sources(out: Path, plan: Plan) -> str:
+    try:
+        listed = (out / "sources.jsonl").read_bytes()
+        old, new = ({one["name"]: one for one in map(json.loads, side.splitlines())} for side in (listed, plan.sources))
+    except (OSError, ValueError, TypeError, KeyError):
+        return "other sources"
     changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     if not changed:
         return "order of sources"

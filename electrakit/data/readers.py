@@ -34,6 +34,7 @@ class Part(NamedTuple):
     splitting: Splitting = "blank"
     key: int | None = None  # the first document is a part of a longer one with this key
     is_utf8: bool = False  # so far the file has been UTF-8, and not by accident
+    namespaces: tuple[str, ...] = ()  # what this Wikipedia calls its files and categories
 
 
 @dataclass
@@ -219,9 +220,8 @@ def book_within(text: str) -> tuple[int, int]:
     footers = list(_FOOTER.finditer(text, max(0, end - _MAX_FOOTER)))
     if footers and _is_theirs(text[footers[-1].end() :][:4000]):
         end = footers[-1].start()
-        if (
-            len(footers) > 1 and not text[footers[-2].end() : end].strip()
-        ):  # "End of the Project Gutenberg EBook of ..."
+        # "End of the Project Gutenberg EBook of ..." stands before the line of stars
+        if len(footers) > 1 and not text[footers[-2].end() : end].strip():
             end = footers[-2].start()
     start = 0
     found = [header.search(text, 0, min(end, _MAX_HEADER)) for header in (_HEADER, _SMALL_PRINT)]
@@ -258,9 +258,8 @@ def _read_jsonl(part: Part, notes: Notes, config: CorpusConfig) -> Found:
 
 def _lines_of_record(text: str, record: dict[str, Any]) -> list[str]:
     title, url = record.get("title"), record.get("url")
-    if (
-        isinstance(title, str) and isinstance(url, str) and "curid=" in url
-    ):  # WikiExtractor's: only <doc> has the title inside
+    # WikiExtractor's: only <doc> has the title inside
+    if isinstance(title, str) and isinstance(url, str) and "curid=" in url:
         lines = _lines_of(_without_markup(text))
         return [title.strip(), *lines] if lines and lines[0] != title.strip() else lines
     return _lines_of(text)
@@ -303,12 +302,24 @@ def _read_wikipedia(part: Part, notes: Notes, config: CorpusConfig) -> Found:
             continue
         if page.find("redirect") is not None:
             notes.add("page that redirects to another; left out", where)
-        elif page.findtext("ns", "0").strip() != "0":
+            continue
+        if page.findtext("ns", "0").strip() != "0":
             notes.add("page that is no article; left out", where)
-        elif lines := prose(page.findtext("revision/text") or ""):
+            continue
+        try:
+            lines = prose(page.findtext("revision/text") or "", part.namespaces)
+        except Exception as error:  # whatever it is: one article of millions must not stop a run of days
+            notes.add(f"page that could not be read ({type(error).__name__}); left out", where)
+            continue
+        if lines:
             yield line, Document([page.findtext("title", "").strip(), *lines])
         else:
             notes.add("article without prose; left out", where)
+
+
+def hidden_namespaces(head: bytes) -> tuple[str, ...]:
+    """What a dump calls its media (-2), files (6) and categories (14), as its head says."""
+    return tuple(html.unescape(name.decode("utf-8", "replace")) for name in _NAMESPACE.findall(head))
 
 
 def _elements(part: Part, notes: Notes, opening: re.Pattern[str], closing: str) -> Iterator[tuple[int, str, bool]]:
@@ -345,7 +356,9 @@ def recognise(head: bytes, name: str) -> str | None:
     is_broken = not head.isascii() and not is_utf8(head)  # text in an old encoding, or no text
     if num_control > len(head) * (0.01 if is_broken else 0.1) or start.startswith(_NOT_TEXT):
         return None
-    if "___" in name.rpartition("/")[2] or book_within(head.decode("latin-1"))[0]:
+    *parents, last = re.split("[/:]", name)
+    is_in_their_folder = "___" in last and "gutenberg" in "/".join(parents).lower()  # "Author___Title.txt"
+    if is_in_their_folder or book_within(head.decode("latin-1"))[0]:
         return "gutenberg"
     return "text"
 
@@ -367,6 +380,7 @@ _BROKEN = re.compile("[\ud800-\udfff]")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _PAGE = re.compile("<page>")
+_NAMESPACE = re.compile(rb'<namespace key="(?:-2|6|14)"[^<>]*>([^<>]{1,100})</namespace>')
 _DOC = re.compile(r"^<doc [^\n]*?>(?=\n)|^<doc [^\n>]*>", re.M)
 _BETWEEN = re.compile(
     r"\s*(?:</mediawiki>\s*)?(?:<\?xml[^>]*>\s*)?(?:<mediawiki[^>]*>\s*(?:<siteinfo>.*?</siteinfo>\s*)?)?(?:</mediawiki>\s*)?",

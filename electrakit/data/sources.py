@@ -6,6 +6,7 @@ workers, see readers.py. Nothing is dropped silently: what cannot be used is cou
 
 import contextlib
 import io
+import json
 import re
 import shutil
 import sys
@@ -32,7 +33,7 @@ from electrakit.data.files import (
     opened,
     real_path,
 )
-from electrakit.data.readers import Document, Part, Piece, identity, is_utf8, read, recognise
+from electrakit.data.readers import Document, Part, Piece, hidden_namespaces, identity, is_utf8, read, recognise
 from electrakit.engine import Workers
 from electrakit.errors import UserError
 
@@ -175,6 +176,9 @@ class _Reader:
         if kind in ("gutenberg", "openwebtext") or _OPENWEBTEXT_FILE.search(name):
             splitting = "file"
         kind = "text" if kind == "openwebtext" else kind
+        namespaces = hidden_namespaces(stream.peek(2**16)) if kind == "wikipedia" else ()
+        if kind == "jsonl" and _is_spread(stream.peek(2**16)):
+            stream = self._with_a_record_on_each_line(stream, name)
         source = chunks(stream, MAX_DOCUMENT_BYTES if splitting == "file" else PIECE_BYTES)
         if kind in _RECORD_ENDS:
             slices = cut_records(source, _RECORD_ENDS[kind], MAX_RECORD_BYTES)
@@ -192,7 +196,16 @@ class _Reader:
                 self.notes.add(f"document longer than {MAX_DOCUMENT_BYTES:,} bytes; cut into several", f"{name}:{line}")
             last_key = key
             seems_utf8 = seems_utf8 or is_utf8(data)
-            yield Part(name, kind, data, line, splitting, key, seems_utf8)
+            yield Part(name, kind, data, line, splitting, key, seems_utf8, namespaces)
+
+    def _with_a_record_on_each_line(self, stream: io.BufferedReader, name: str) -> io.BufferedReader:
+        """One JSON value over many lines, an object or a list of them, as JSON lines; what is none stays as it is."""
+        data = stream.read(MAX_RECORD_BYTES)
+        if len(data) < MAX_RECORD_BYTES:
+            with contextlib.suppress(ValueError, RecursionError):
+                loaded = json.loads(data)
+                data = "\n".join(map(json.dumps, loaded if isinstance(loaded, list) else [loaded])).encode()
+        return buffered(Guarded(_Joined(data, stream), name, self.notes))
 
     @contextlib.contextmanager
     def _seekable(self, stream: io.BufferedReader) -> Iterator[Any]:
@@ -218,8 +231,11 @@ class _Reader:
             batches = table.iter_batches(batch_size=16, columns=[self.config.field])  # 16 texts could be a gigabyte
             values = (_as_text(value) for batch in batches for value in batch.column(0))
             yield from self._texts(self._within_allowance(values, name), name)
+        except UserError:
+            raise
         except (pyarrow.ArrowException, OSError, ValueError) as error:
-            self.notes.add(f"damaged parquet file ({in_short(error)}); what came before is kept", name)
+            what = f"damaged parquet file ({type(error).__name__}); what came before is kept"
+            self.notes.add(what, f"{name}: {in_short(error)}")
 
     def _within_allowance(self, values: Iterable[Any], name: str) -> Iterator[Any]:
         for value in values:
@@ -278,6 +294,18 @@ class _Joined:
 
     def read(self, size: int) -> bytes:
         return self.start.read(size) or self.rest.read(size)
+
+
+def _is_spread(head: bytes) -> bool:
+    """Whether the first line that could hold a whole JSON record does not: the file may be pretty-printed."""
+    for line in head.split(b"\n")[:-1]:
+        if line.strip() not in (b"", b"["):
+            try:
+                json.loads(line.strip().rstrip(b","))
+            except (ValueError, RecursionError):
+                return True
+            return False
+    return False
 
 
 def _standard_input() -> int:

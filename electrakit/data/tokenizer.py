@@ -1,5 +1,6 @@
 """Documents in, a WordPiece tokenizer out: trained reproducibly, or loaded from a folder, a file or the hub."""
 
+import contextlib
 import functools
 import json
 import re
@@ -53,8 +54,8 @@ class TokenizerFiles:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any id could change: a hash of vocabulary and rules."""
-        return xxhash.xxh3_128_hexdigest(self.json.encode())
+        """Changes when any id in a row could change: a hash of vocabulary, rules and special tokens."""
+        return xxhash.xxh3_128_hexdigest(f"{self.json}{sorted(self.special_ids.items())}".encode())
 
     def save(self, folder: Path) -> None:
         """Write what `AutoTokenizer.from_pretrained` opens; tokenizer.json comes last, and makes it a tokenizer."""
@@ -82,6 +83,8 @@ def train_tokenizer(inputs: Iterable[str | Path], **settings: Any) -> Path:
         # temporary file, so that slow sources are parsed once and standard input can be used.
         counts, num_documents = _spool(config, spool)
         alphabet = _alphabet(counts, config.max_alphabet)
+        if not alphabet:
+            raise UserError(f"no usable text in {', '.join(config.inputs)}: nothing in it can be seen")
         console.print(f"Learning {config.vocab_size:,} pieces from {num_documents:,} documents ...")
         vocabulary = _learn(_texts(spool, alphabet), alphabet, config)
     if len(vocabulary) < config.vocab_size:
@@ -138,18 +141,30 @@ def _token_text(entry: Any) -> str | None:
 
 
 def _from_hub(name: str) -> Path:
+    """The tokenizer of a hub name: from the cache if it is there, else from the network."""
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise UserError(f"no tokenizer at {name!r}: name a folder, a tokenizer.json, a vocab.txt or a hub name")
     import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
-    reason = ""
-    for file in ("tokenizer_config.json", "tokenizer.json", "vocab.txt"):
-        try:
-            path = huggingface_hub.hf_hub_download(name, file)
-        except Exception as error:  # no network, no such name, no such file: all mean that it cannot be had
-            reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        else:
-            if file != "tokenizer_config.json":
+    reason = "it has neither tokenizer.json nor vocab.txt"
+    for is_local in (True, False):
+        download = functools.partial(huggingface_hub.hf_hub_download, name, local_files_only=is_local)
+        for file in ("tokenizer.json", "vocab.txt"):
+            try:
+                path = download(file)
+            except LocalEntryNotFoundError as error:
+                reason = str(error).strip().splitlines()[0][:200]
+                if not is_local:
+                    break  # no network: asking for another file would only wait again
+            except EntryNotFoundError:
+                continue
+            except Exception as error:  # no such name, no permission, no connection: all mean that it cannot be had
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+                break
+            else:
+                with contextlib.suppress(EntryNotFoundError):
+                    download("tokenizer_config.json")
                 return Path(path)
     raise UserError(f"no tokenizer at {name!r}: there is no such folder or file, and the hub says: {reason}")
 
@@ -171,6 +186,10 @@ def _from_vocabulary(text: str, config: dict[str, Any]) -> TokenizerFiles:
         token != token.lower() for token in tokens if token not in SPECIAL_TOKENS.values() and "[unused" not in token
     )
     is_cased = not config.get("do_lower_case", not has_capitals)
+    if "do_lower_case" not in config:
+        console.print(
+            f"The vocabulary has {'capital' if is_cased else 'no capital'} letters: read as {'cased' if is_cased else 'lower-case'}."
+        )
     return _wordpiece(vocabulary, is_cased, keep_accents=config.get("strip_accents") is False)
 
 

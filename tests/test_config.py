@@ -1,0 +1,44 @@
+"""Settings from Python: what makes no sense is refused before any work, and the message names the setting."""
+
+from pathlib import Path
+
+import pytest
+
+from electrakit.config import DoctorConfig, PrepareConfig, TokenizerConfig
+from electrakit.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"documents": "paragraph"}, "--documents must be one of blank, file, line, got 'paragraph'"),
+        ({"rows": "foo"}, "--rows must be one of full, official, crude, got 'foo'"),
+        ({"source": "txt"}, r"--source must be one of text, jsonl, .*openwebtext or None, got 'txt'"),
+        ({"valid": float("nan")}, "--valid must be a number, got nan"),
+        ({"test": float("inf")}, "--test must be a number, got inf"),
+        ({"length": "128"}, "--length must be a whole number, got '128'"),
+        ({"length": True}, "--length must be a whole number, got True"),
+        ({"length": 64.0}, "--length must be a whole number, got 64.0"),
+        ({"limit": 1.5}, "--limit must be a whole number or None, got 1.5"),
+        ({"dedupe": "yes"}, "--dedupe must be True or False, got 'yes'"),
+        ({"out": 3}, "--out must be a path, got 3"),
+        ({"tokenizer": None}, "--tokenizer must be a string, got None"),
+        ({"shard_mb": 0}, "--shard-mb must be 1 or more, got 0"),
+    ],
+)
+def test_settings_of_a_wrong_kind_are_refused_by_name(changes, message):
+    with pytest.raises(UserError, match=message):
+        PrepareConfig.of(["text"], **{"tokenizer": "t", "out": "out", **changes})
+
+
+def test_good_settings_pass():
+    config = PrepareConfig.of([Path("text")], tokenizer=Path("t"), out="out", valid=0, source="jsonl", workers=None)
+    assert (config.inputs, config.tokenizer, config.out) == (("text",), "t", Path("out"))
+    assert TokenizerConfig.of(["text"], out=Path("out"), vocab_size=100).vocab_size == 100
+
+
+def test_the_doctor_looks_at_something():
+    with pytest.raises(UserError, match="--max-mb must be 1 or more, got 0"):
+        DoctorConfig.of(["text"], max_mb=0)
+    with pytest.raises(UserError, match="--vocab-size must be a whole number, got '8k'"):
+        TokenizerConfig.of(["text"], out="out", vocab_size="8k")
