@@ -38,7 +38,11 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", [PROJECT / "README.md", PROJECT / "docs" / "walk.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document",
+    [PROJECT / "README.md", PROJECT / "docs" / "walk.md", PROJECT / "docs" / "models.md"],
+    ids=lambda path: path.name,
+)
 def test_the_commands_and_the_python_of_a_document_run_as_they_stand(document, folder):
     electra = f'{sys.executable} -m electrakit "$@"'
     (folder / "bin").mkdir()
@@ -55,8 +59,9 @@ def test_the_commands_and_the_python_of_a_document_run_as_they_stand(document, f
             f"{command}\n{done.stdout}\n{done.stderr}"
         )
         num_run += 1
-    for number, code in enumerate(blocks(document, "python")):
-        script = folder / f"example_{number}.py"
+    code = "\n".join(blocks(document, "python"))  # a document's pieces of Python follow each other
+    if code:
+        script = folder / "example.py"
         script.write_text(code)
         done = subprocess.run(
             [sys.executable, script.name], cwd=folder, env=environment, capture_output=True, text=True
