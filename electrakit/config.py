@@ -155,7 +155,7 @@ class ShowConfig:
     """Print what a pretraining preset would do: networks, parameters, FLOPs, memory, warnings. Trains nothing."""
 
     preset: Annotated[Positional[str], arg(metavar="PRESET [--setting value ...]")]
-    """`electra show` lists the presets, `electra show PRESET --help` the settings."""
+    """`electra show --help` lists the presets, `electra show PRESET --help` the settings."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -383,7 +383,7 @@ README_SETTINGS = {"mask_token_id": 2, "pad_token_id": 0, "mask_prob": 0.15, "ma
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("usage", ["a layer is intercepted", "with an adapter"])
 def test_the_usage_of_electra_pytorchs_readme_runs(usage):
-    """electra-pytorch's usage, with small networks: positional models, discr_dim and discr_layer, or nn.Sequential(discriminator, nn.Linear)."""
+    """electra-pytorch's usage, with small networks: discr_dim and discr_layer, or nn.Sequential(discriminator, nn.Linear)."""
     torch.manual_seed(0)
     generator = tiny_reformer(dim=16, heads=2, ff_mult=2)
     intercepts = usage == "a layer is intercepted"
