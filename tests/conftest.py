@@ -1,5 +1,6 @@
 """Small things that several tests use."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ from electrakit.config import CorpusConfig
 from electrakit.data.files import Notes
 from electrakit.data.sources import Document, cut, find_inputs, read
 from electrakit.engine import Workers
+
+# A shell that starts us in the background has Ctrl-C ignored, and every process we start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ReadAll = Callable[..., tuple[list[Document], Notes]]
 
