@@ -18,7 +18,7 @@ FORMAT = 1  # of manifest.json
 ORDER = 1  # of `permute`: raise it with any change of the order, so that old runs refuse to resume instead of drifting
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 MANIFEST_KEYS = ("length", "dtype", "vocab_size", "special_ids", "splits")
-PREPARE_AGAIN = "copy the folder again, or run electra prepare again"
+PREPARE_AGAIN = "copy the folder again, or remove it and run electra prepare again"
 
 
 class Batches:
