@@ -2,26 +2,27 @@
 
 import functools
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from rich.console import Console
 from rich.padding import Padding
 
-from electrakit.config import DoctorConfig
+from electrakit.config import DoctorConfig, Source, Splitting
 from electrakit.data.batches import Batches, read_manifest
 from electrakit.data.corpus import Seen, Selection, harvest, print_notes, require_documents
-from electrakit.data.encode import Encoder
 from electrakit.data.files import Notes
-from electrakit.data.sources import Document, find_inputs
-from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
+from electrakit.data.measures import row_measures, share_of_copies, share_seen_once, tally, token_measures
+from electrakit.data.sources import find_inputs
+from electrakit.data.tokenizer import load_tokenizer
 from electrakit.errors import UserError
+from electrakit.progress import console
 
+MAX_SAMPLES = 100  # pieces whose words are looked at
 Level = Literal["serious", "warning"]
 
 
@@ -103,7 +104,7 @@ CHECKS = (
         0.02,
         0.5,
         "rows occur several times",
-        "The same text fills several rows: boilerplate, or documents that are in the corpus twice.",
+        "The same text fills several rows: documents that are in the corpus twice (a copy gives the same rows), or boilerplate.",
         "Prepare again with --dedupe, and look for headers and footers that every document has.",
     ),
     Check(
@@ -129,6 +130,23 @@ CHECKS = (
         "much of the text is not prose",
         "Code, tables, markup or encoded data: the model learns that instead of language (English prose: 0.02 to 0.10).",
         "Look at the text, and clean it; force the right --source if a dump is read as plain text.",
+    ),
+    Check(
+        "text in overlong words",
+        0.1,
+        0.3,
+        "much of the text is not made of words",
+        "Strings of 40 characters and more without a space: encoded data, keys, addresses, or text that has lost its spaces. "
+        "There is no language in it to learn.",
+        "Look at the text. Leave encoded data out, or mend the program that removed the spaces.",
+    ),
+    Check(
+        "words seen once",
+        0.8,
+        0.9,
+        "hardly a word occurs twice",
+        "Prose in any language repeats its words; random letters, keys and word lists do not (English prose: 0.05 to 0.3).",
+        "Look at the text: it is probably generated, encoded or scrambled, or a list of words.",
     ),
     Check(
         "tokens lost",
@@ -163,9 +181,25 @@ class Examination:
         return any(finding.level == "serious" for finding in self.findings)
 
 
-def examine(inputs: Iterable[str | Path], **settings: Any) -> Examination:
-    """Measure a corpus, or a folder of shards, and look for what ruins runs; settings as in DoctorConfig."""
-    config = DoctorConfig.of(inputs, **settings)
+def examine(
+    inputs: Iterable[str | Path],
+    *,
+    tokenizer: str | Path | None = None,
+    max_mb: int = 64,
+    source: Source | None = None,
+    documents: Splitting = "blank",
+    field: str = "text",
+    encoding: str | None = None,
+    min_words: int = 0,
+    dedupe: bool = False,
+    limit: int | None = None,
+    workers: int | None = None,
+) -> Examination:
+    """Measure a corpus, or a folder of shards, and look for what ruins runs; DoctorConfig explains the settings."""
+    return _examine(DoctorConfig.of(**locals()))
+
+
+def _examine(config: DoctorConfig) -> Examination:
     shards = [name for name in config.inputs if _is_shards(Path(name))]
     if shards and (len(config.inputs) > 1 or config.tokenizer):
         raise UserError(f"{shards[0]} is a folder of shards: examine it alone, and without --tokenizer; it has its own")
@@ -191,35 +225,23 @@ def _is_shards(path: Path) -> bool:
 
 def print_findings(examination: Examination) -> int:
     """Show a person what was found; the exit code is 1 if something is serious."""
-    console = Console(highlight=False)
-    console.print(examination.what, style="bold", markup=False, soft_wrap=True)
+    screen = Console(highlight=False)
+    screen.print(examination.what, style="bold", markup=False, soft_wrap=True)
     for name, value in examination.measures.items():
-        console.print(f"  {name:<28} {f'{value:,.0f}' if value >= 1000 else f'{value:,.4g}':>14}")
+        screen.print(f"  {name:<28} {f'{value:,.0f}' if value >= 1000 else f'{value:,.4g}':>14}")
     for finding in examination.findings:
         colour = "red" if finding.level == "serious" else "yellow"
-        console.print(f"\n[{colour} bold]{finding.level}: {finding.title}[/]  [dim]{finding.seen}", soft_wrap=True)
-        console.print(Padding(finding.means, (0, 0, 0, 2)))
-        console.print(Padding(f"[bold]What to do:[/] {finding.advice}", (0, 0, 0, 2)))
+        screen.print(f"\n[{colour} bold]{finding.level}: {finding.title}[/]  [dim]{finding.seen}", soft_wrap=True)
+        screen.print(Padding(finding.means, (0, 0, 0, 2)))
+        screen.print(Padding(f"[bold]What to do:[/] {finding.advice}", (0, 0, 0, 2)))
     if not examination.findings:
-        console.print("[green]Nothing wrong was found.")
+        screen.print("[green]Nothing wrong was found.")
     if "unigram entropy (nats)" in examination.measures:
-        console.print(
+        screen.print(
             f"\nThe unigram entropy is {examination.measures['unigram entropy (nats)']:.2f} nats: a generator whose loss "
             "does not get below it has learned nothing but how frequent each token is."
         )
     return 1 if examination.is_serious else 0
-
-
-# --- text ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Tally:
-    """What the workers count in the documents of a piece."""
-
-    numbers: dict[str, np.ndarray]  # name -> one number for each document
-    ids: np.ndarray  # the tokens of all documents, none if there is no tokenizer
-    ids_per_document: np.ndarray
 
 
 def _examine_text(config: DoctorConfig) -> Examination:
@@ -230,18 +252,27 @@ def _examine_text(config: DoctorConfig) -> Examination:
     numbers: Counter[str] = Counter()
     tokens = np.zeros(vocab_size, np.int64)
     selection, seen, num_copies, share_seen = Selection(config), Seen(), 0, 1.0
-    total = sum(one.num_bytes or 0 for one in inputs)
-    for piece in harvest(config, inputs, functools.partial(_tally, config.tokenizer), "examining"):
+    words: list[np.ndarray] = []
+    sizes = [one.num_bytes for one in inputs]
+    total = sum(size or 0 for size in sizes)
+    for piece in harvest(config, inputs, functools.partial(tally, config.tokenizer), "examining"):
         chosen = selection.choose(piece)
         num_copies += int((~seen.are_new(piece.contents[chosen])).sum())
         numbers.update({name: int(counts[chosen].sum()) for name, counts in piece.value.numbers.items()})
         tokens += np.bincount(piece.value.ids[np.repeat(chosen, piece.value.ids_per_document)], minlength=vocab_size)
+        if len(words) < MAX_SAMPLES:
+            words.append(piece.value.words)
         notes.merge(piece.notes)
-        share_seen = piece.num_bytes_read / total if total and piece.num_bytes_read else 1.0
+        if total and None not in sizes and piece.num_bytes_read:
+            share_seen = piece.num_bytes_read / total
         if selection.is_full or numbers["characters"] > config.max_mb * 1e6:
             break
+        if piece.is_last:
+            require_documents(selection.num_documents, notes, config)
     require_documents(selection.num_documents, notes, config)
     print_notes(notes)
+    if tokenizer is not None and tokenizer.remark:
+        console.print(tokenizer.remark, markup=False, soft_wrap=True)
     num_documents, num_words = selection.num_documents, max(1, numbers["words"])
     measures: dict[str, float] = {
         "documents": num_documents,
@@ -250,112 +281,44 @@ def _examine_text(config: DoctorConfig) -> Examination:
         "short documents": numbers["short documents"] / num_documents,
         "duplicate documents": num_copies / num_documents,
         "single-letter words": numbers["single letters"] / num_words,
+        "text in overlong words": numbers["in long words"] / max(1, numbers["visible characters"]),
         "symbols and digits": 1 - numbers["letters"] / max(1, numbers["visible characters"]),
     }
+    if (seen_once := share_seen_once(words)) is not None:
+        measures["words seen once"] = seen_once
     if tokenizer is not None:
         measures["tokens per word"] = int(tokens.sum()) / num_words
-        measures |= _token_measures(tokens, tokenizer, share_seen)
+        measures |= token_measures(tokens, tokenizer, share_seen)
     what = f"{numbers['characters'] / 1e6:,.1f} MB of text examined"
     return Examination(f"Corpus {', '.join(config.inputs)}: {what}", measures)
-
-
-def _tally(tokenizer: str | None, documents: list[Document], identities: np.ndarray) -> Tally:
-    counted = [_count(document) for document in documents]
-    names = _count(Document([])).keys()
-    numbers = {name: np.array([one[name] for one in counted], np.int64) for name in names}
-    if tokenizer is None:
-        return Tally(numbers, np.zeros(0, np.uint32), np.zeros(len(documents), np.int64))
-    ids, per_line = _encoder(tokenizer).encode([line for document in documents for line in document.lines])
-    ends = np.concatenate([[0], np.cumsum(per_line)])[np.cumsum([0, *(len(one.lines) for one in documents)])]
-    return Tally(numbers, ids, np.diff(ends))
-
-
-def _count(document: Document) -> dict[str, int]:
-    words = [word for line in document.lines for word in line.split()]
-    text = "".join(words)
-    return {
-        "words": len(words),
-        "short documents": len(words) < 10,
-        "single letters": sum(_is_letter(word) for word in words),
-        "letters": len(_NOT_LETTERS.sub("", text)),
-        "visible characters": len(text),
-        "characters": sum(len(line) + 1 for line in document.lines),
-    }
-
-
-def _is_letter(word: str) -> bool:
-    """One letter of an alphabet: in scripts without upper and lower case one character can well be a word."""
-    return len(word) == 1 and word.lower() != word.upper()
-
-
-_NOT_LETTERS = re.compile(r"[\W\d_]+")
-
-
-@functools.lru_cache(maxsize=1)
-def _encoder(name: str) -> Encoder:
-    return Encoder(load_tokenizer(name).json)
-
-
-def _token_measures(counts: np.ndarray, tokenizer: TokenizerFiles, share_seen: float) -> dict[str, float]:
-    """Measures of how often each token occurs."""
-    special = list(tokenizer.special_ids.values())
-    num_unknown = int(counts[tokenizer.special_ids["unk"]])
-    counts = counts.copy()
-    counts[[one for one in special if one != tokenizer.special_ids["unk"]]] = 0
-    num_tokens = int(counts.sum())
-    shares = counts[counts > 0] / max(1, num_tokens)
-    measures = {
-        "tokens": num_tokens,
-        "[UNK] tokens": num_unknown / max(1, num_tokens),
-        "tokens per vocabulary entry": num_tokens / share_seen / len(counts),
-        "unigram entropy (nats)": float(-(shares * np.log(shares)).sum()),
-    }
-    if num_tokens > 100 * len(counts):  # else too little was seen to call an entry unused
-        measures["unused vocabulary"] = float((counts == 0).mean())
-    return measures
-
-
-# --- shards --------------------------------------------------------------------------------------------------------
-
-
-def _share_of_single_letters(rows: np.ndarray, tokenizer: TokenizerFiles) -> float:
-    """Of the words, how many are one letter: a token of one letter that no piece of the same word follows."""
-    vocabulary = tokenizer.vocabulary
-    is_letter = np.array([_is_letter(token) for token in vocabulary])[rows]
-    is_start = np.array([token.isalpha() for token in vocabulary])[rows]
-    goes_on = np.array([token.startswith("##") for token in vocabulary])[np.roll(rows, -1, axis=1)]
-    return float((is_letter & ~goes_on).sum() / max(1, is_start.sum()))
-
-
-def _row_hashes(rows: np.ndarray) -> np.ndarray:
-    """64 bits for each row: a sum of products with fixed random numbers."""
-    weights = np.random.default_rng(0).integers(2**64, size=rows.shape[1], dtype=np.uint64, endpoint=False)
-    return rows.astype(np.uint64) @ (weights | np.uint64(1))
 
 
 def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     manifest = read_manifest(shards)
     counts = manifest["counts"]
     tokenizer = load_tokenizer(shards / "tokenizer")
-    batches = Batches(shards, 1024, split=next(iter(manifest["splits"])))
+    split = next(iter(manifest["splits"]))
+    batches = Batches(shards, 1024, split=split)
     pad = batches.special_ids["pad"]
     num_rows = min(batches.num_rows, max(1, int(config.max_mb * 1e6) // (8 * batches.length)))
     num_steps = -(-num_rows // batches.batch_size)
     rows = np.concatenate([batches(step) for step in range(num_steps)])[:num_rows]  # shuffled: a fair sample
     tokens = np.bincount(rows.ravel(), minlength=batches.vocab_size)
     tokens[pad] = 0
-    token_measures = _token_measures(tokens, tokenizer, len(rows) / batches.num_rows)
+    of_tokens = token_measures(tokens, tokenizer, len(rows) / batches.num_rows)
     measures: dict[str, float] = {
         "documents": counts["documents"],
         "rows": counts["rows"],
         "tokens per document": counts["tokens"] / max(1, counts["documents"]),
         "padding": counts["padding"] / (counts["rows"] * manifest["length"]),
         "rows mostly padding": counts["rows_mostly_padding"] / counts["rows"],
-        "duplicate rows": 1 - len(np.unique(_row_hashes(rows))) / len(rows),
+        "duplicate rows": share_of_copies(shards, manifest, split),
         "tokens lost": counts["tokens_lost"] / max(1, counts["tokens"] + counts["tokens_lost"]),
-        "single-letter words": _share_of_single_letters(rows, tokenizer),
-        **token_measures,
+        **row_measures(rows, tokenizer),
+        **of_tokens,
     }
+    if "short_documents" in counts:
+        measures["short documents"] = counts["short_documents"] / max(1, counts["documents"])
     examination = Examination(f"Shards {shards}: {len(rows):,} of {batches.num_rows:,} rows examined", measures)
     if "valid" not in manifest["splits"]:
         examination.findings.append(

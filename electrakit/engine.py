@@ -151,10 +151,11 @@ def _serve(connection: Connection) -> None:
     tasks: queue.Queue[Any] = queue.Queue()
 
     def receive() -> None:
-        with contextlib.suppress(EOFError, OSError):
+        try:
             while True:
                 tasks.put(connection.recv())
-        os._exit(0)  # the main process is gone: so is the reason to go on
+        finally:  # the main process is gone, whatever it was doing: so is the reason to go on
+            os._exit(0)
 
     threading.Thread(target=receive, daemon=True).start()
     while True:

@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -24,10 +33,17 @@ def progress(
     scale: float = 1e6,
     screen: Console = console,
     seconds_between_lines: float = SECONDS_BETWEEN_LINES,
+    silent_below: int = 0,
 ) -> Iterator[Update]:
-    """Yields `update(done)`: `done` out of `total`, shown divided by `scale` in `unit`, with rate and time left."""
+    """Yields `update(done)`: `done` out of `total`, shown divided by `scale` in `unit`, with rate and time left.
+
+    Where the total is not known, the amount and the rate. What has a smaller total than `silent_below` is not shown.
+    What ends with an exception is not called done.
+    """
     pace = _Pace(unit, scale)
-    if screen.is_terminal:
+    if total is not None and total < silent_below:
+        yield pace.update
+    elif screen.is_terminal:
         with _bar(title, total or None, pace, screen) as update:
             yield update
     else:
@@ -65,21 +81,18 @@ class _Pace:
 
 @contextmanager
 def _bar(title: str, total: int | None, pace: _Pace, screen: Console) -> Iterator[Update]:
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=30),
-        TaskProgressColumn(show_speed=False),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+    share: tuple[ProgressColumn, ...] = (BarColumn(bar_width=30), TaskProgressColumn(show_speed=False))
+    left: tuple[ProgressColumn, ...] = (TextColumn("left"), TimeRemainingColumn())
+    if total is None:  # how much instead of which share of it
+        share, left = (SpinnerColumn(), TextColumn("{task.fields[amount]}")), ()
+    rate = TextColumn("{task.fields[rate]}")
+    columns = (TextColumn("[bold]{task.description}"), *share, rate, TimeElapsedColumn(), *left)
     with Progress(*columns, console=screen, refresh_per_second=5) as bar:
-        task = bar.add_task(title, total=total, rate="")
+        task = bar.add_task(title, total=total, rate="", amount="")
 
         def update(done: int) -> None:
             pace.update(done)
-            bar.update(task, completed=done, rate=pace.rate)
+            bar.update(task, completed=done, rate=pace.rate, amount=pace.amount(done))
 
         yield update
         if total is not None:

@@ -1,5 +1,6 @@
 """The command line as a person meets it: help, clear errors, exit codes."""
 
+import json
 import subprocess
 import sys
 import time
@@ -74,15 +75,24 @@ def test_help_answers_in_under_a_second():
         ),
         (["prepare", "{text}", "--tokenizer", "{tokenizer}", "--out", "{text}/x"], "cannot"),
         (["prepare", "--tokenizer", "{tokenizer}", "--out", "{out}"], "inputs"),
-        (["tokenizer", "{text}", "--out", "{out}", "--vocab-size", "5"], "--vocab-size must be 100 or more, got 5"),
+        (["tokenizer", "{text}", "--out", "{out}", "--vocab-size", "5"], "--vocab-size must be 6 or more"),
         (["tokenizer", "{text}", "--out", "{out}", "--limit", "0"], "--limit must be 1 or more, got 0"),
         (["tokenizer", "{text}", "--out", "{tokenizer}"], "already holds a tokenizer"),
+        (["prepare", "no/such.txt", "--tokenizer", "{vocab}", "--out", "{out}"], "no such file or folder"),
+        (["prepare", "{empty}", "--tokenizer", "{vocab}", "--out", "{out}"], "no usable text"),
+        (["prepare", "{invisible}", "--tokenizer", "{vocab}", "--out", "{out}"], "no usable text"),
+        (["tokenizer", "{empty}", "--out", "{out}"], "no usable text"),
+        (["doctor", "{empty}", "--tokenizer", "{vocab}"], "no usable text"),
         (["doctor", "builtin:perl"], "no builtin corpus 'builtin:perl'"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line_and_exit_code_2(corpus, tmp_path, monkeypatch, arguments, message):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     names = {"text": corpus / "text.txt", "tokenizer": corpus / "tokenizer", "out": tmp_path / "out"}
+    names |= {name: tmp_path / f"{name}.txt" for name in ("vocab", "empty", "invisible")}
+    names["vocab"].write_bytes((corpus / "tokenizer" / "vocab.txt").read_bytes())  # alone, it does not say its casing
+    names["empty"].write_text("")
+    names["invisible"].write_text("\x01\n\n\x02")
     done = electra(*[str(one).format(**names) for one in arguments])
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
@@ -127,6 +137,34 @@ def test_prepare_shows_a_table_and_three_rows_that_read_as_text(corpus, tmp_path
     )
     assert again.returncode == 0
     assert "finished already" in again.stderr
+
+
+def test_a_vocabulary_that_does_not_say_its_casing_is_told_about_once(corpus, tmp_path):
+    (tmp_path / "vocab.txt").write_bytes((corpus / "tokenizer" / "vocab.txt").read_bytes())
+    for arguments in (["prepare", corpus / "text.txt", "--out", tmp_path / "x"], ["doctor", corpus / "text.txt"]):
+        done = electra(*arguments, "--tokenizer", tmp_path / "vocab.txt")
+        assert done.stderr.count("The vocabulary has no capital letters: read as lower-case.") == 1
+
+
+def test_everything_that_was_left_out_can_be_found(tmp_path, corpus):
+    lines = ["not json at all", '{"text": "some words"}', '{"other": 3}'] * 20
+    (tmp_path / "a.jsonl").write_text("\n".join(['{"text": "first"}', *lines]))
+    flags = ["--tokenizer", corpus / "tokenizer", "--out", tmp_path / "out", "--dedupe"]
+    done = electra("prepare", tmp_path / "a.jsonl", *flags)
+    assert done.returncode == 0, done.stderr
+    assert f"Where all of these are: {tmp_path / 'out' / 'skipped.jsonl'}" in done.stderr
+    listed = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
+    found = {what: [] for what in {one["what"] for one in listed}}
+    for one in listed:
+        found[one["what"]].append(int(one["where"].removeprefix(f"{tmp_path / 'a.jsonl'}:")))
+    assert found == {
+        "line is not JSON; left out": list(range(2, 62, 3)),
+        "record has no field 'text'; left out": list(range(4, 62, 3)),
+        "copy of an earlier document; left out": list(range(6, 62, 3)),
+    }
+    skipped = json.loads((tmp_path / "out" / "manifest.json").read_text())["skipped"]
+    assert {what: len(places) for what, places in found.items()} == {what: skipped[what]["count"] for what in skipped}
+    assert all(len(entry["first"]) == 5 for entry in skipped.values())
 
 
 def test_text_comes_from_standard_input(corpus, tmp_path):

@@ -1,9 +1,13 @@
 """Settings from Python: what makes no sense is refused before any work, and the message names the setting."""
 
+import inspect
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
+import electrakit as ek
 from electrakit.config import DoctorConfig, PrepareConfig, TokenizerConfig
 from electrakit.errors import UserError
 
@@ -42,3 +46,22 @@ def test_the_doctor_looks_at_something():
         DoctorConfig.of(["text"], max_mb=0)
     with pytest.raises(UserError, match="--vocab-size must be a whole number, got '8k'"):
         TokenizerConfig.of(["text"], out="out", vocab_size="8k")
+
+
+@pytest.mark.parametrize(
+    ("function", "config"),
+    [(ek.prepare, PrepareConfig), (ek.train_tokenizer, TokenizerConfig), (ek.examine, DoctorConfig)],
+)
+def test_the_functions_take_the_settings_of_the_command_line_by_name(function, config):
+    """Names, kinds and defaults agree; a path may be a string too, and a string that names a place a path."""
+    arguments = dict(inspect.signature(function).parameters)
+    hints, wanted = get_type_hints(function), get_type_hints(config)
+    arguments.pop("inputs")
+    settings = {field.name: field for field in fields(config) if field.name != "inputs"}
+    assert arguments.keys() == settings.keys()
+    for name, argument in arguments.items():
+        default = settings[name].default
+        assert argument.kind is argument.KEYWORD_ONLY
+        assert argument.default == (inspect.Parameter.empty if default is MISSING else default), name
+        place = str | Path | None if wanted[name] == str | None else str | Path
+        assert hints[name] == (place if name in ("out", "tokenizer") else wanted[name]), name

@@ -18,7 +18,7 @@ pieces_of_numbers = st.lists(st.lists(st.integers(0, 40), max_size=30), max_size
 
 def harvested(numbers: list[int]) -> Harvest[None]:
     some = np.array(numbers, np.uint64)
-    return Harvest(None, some, some, Notes(), (0, 0), 0)
+    return Harvest(None, some, some, Notes(), (0, 0), 0, [("a.txt", line) for line in range(len(numbers))])
 
 
 def first_lines(documents: list[Document], identities: np.ndarray) -> list[str]:
@@ -52,6 +52,7 @@ def test_copies_are_counted_and_told():
     piece = harvested([1, 2, 1, 1])
     assert selection.choose(piece).tolist() == [True, True, False, False]
     assert piece.notes.counts == {"copy of an earlier document; left out": 2}
+    assert piece.notes.examples == {"copy of an earlier document; left out": ["a.txt:2", "a.txt:3"]}
 
 
 def test_without_options_every_document_counts():

@@ -137,6 +137,108 @@ def test_the_exit_code_is_1_only_for_what_is_serious(healthy, tmp_path, capsys):
     assert "single letters" in shown
 
 
+ENGLISH = """The old lighthouse stood at the end of the road, and nobody had lived in it for years. When the storm came,
+the keeper's daughter went up the stairs once more and lit the lamp, because she had seen a small boat far out between the
+waves. In the morning three fishermen sat in her kitchen; they drank hot tea, and none of them said very much."""
+GERMAN = """Der alte Leuchtturm stand am Ende der Straße, und seit Jahren hatte niemand mehr darin gewohnt. Als der Sturm kam,
+stieg die Tochter des Leuchtturmwärters noch einmal die Treppe hinauf und zündete die Lampe an, denn sie hatte weit draußen
+zwischen den Wellen ein kleines Boot gesehen. Am Morgen saßen drei Fischer in der Küche; die Wasserschutzpolizeidienststelle
+und die Donaudampfschifffahrtsgesellschaft wussten von nichts."""
+FINNISH = """Vanha majakka seisoi tien päässä, eikä siinä ollut asunut kukaan vuosikausiin. Kun myrsky tuli, majakanvartijan
+tytär nousi vielä kerran portaat ylös ja sytytti lampun, sillä hän oli nähnyt kaukana aaltojen välissä pienen veneen. Aamulla
+kolme kalastajaa istui keittiössä juomassa teetä, eikä kukaan heistä puhunut paljoakaan epäjärjestelmällisyydestään."""
+CHINESE = """那座古老的灯塔矗立在路的尽头，已经很多年没有人住在里面了。暴风雨来临的时候，守塔人的女儿又一次爬上楼梯，
+点亮了灯，因为她看见远处的波浪之间有一条小船。早晨，三个渔夫坐在她的厨房里，喝着热茶，谁也没有多说什么，只是望着窗外的大海。"""
+JAPANESE = """古い灯台は道の終わりに立っていて、もう何年も誰も住んでいなかった。嵐が来たとき、灯台守の娘はもう一度階段を上り、
+ランプに火をともした。遠くの波の間に小さな船が見えたからである。朝になると、三人の漁師が台所に座って熱いお茶を飲んでいた。"""
+THAI = """ประภาคารเก่าตั้งอยู่ที่ปลายถนน และไม่มีใครอาศัยอยู่ในนั้นมาหลายปีแล้ว เมื่อพายุมาถึง ลูกสาวของคนเฝ้าประภาคารก็ขึ้นบันไดไปอีกครั้ง
+และจุดตะเกียง เพราะเธอเห็นเรือลำเล็กอยู่ไกลออกไปท่ามกลางคลื่น ในตอนเช้าชาวประมงสามคนนั่งดื่มชาร้อนอยู่ในครัวของเธอ"""
+HINDI = """पुराना प्रकाशस्तंभ सड़क के अंत में खड़ा था और बरसों से उसमें कोई नहीं रहता था। जब तूफ़ान आया, तो रखवाले की बेटी एक बार फिर
+सीढ़ियाँ चढ़ी और उसने दीपक जलाया, क्योंकि उसने दूर लहरों के बीच एक छोटी नाव देखी थी। सुबह तीन मछुआरे उसकी रसोई में बैठे चाय पी रहे थे।"""
+LANGUAGES = {
+    name: text
+    for name, text in globals().items()
+    if name in ("ENGLISH", "GERMAN", "FINNISH", "CHINESE", "JAPANESE", "THAI", "HINDI")
+}
+ABOUT_WORDS = {  # what is said about the language itself, not about how much there is of it
+    "too many words are single letters",
+    "many words are unknown to the tokenizer",
+    "most documents are very short",
+    "much of the text is not prose",
+    "much of the text is not made of words",
+    "hardly a word occurs twice",
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_healthy_prose_in_many_languages_is_left_in_peace(tmp_path, language):
+    text = write(tmp_path / "text.txt", [LANGUAGES[language], LANGUAGES[language].replace("\n", " ")])
+    assert titles(examine([text], workers=1)) == set()
+    # a small vocabulary, else it learns whole sentences of so little text by heart
+    train_tokenizer([text], vocab_size=250, min_frequency=3, out=tmp_path / "tokenizer", workers=1)
+    found = examine([text], tokenizer=tmp_path / "tokenizer", workers=1)
+    assert not titles(found) & ABOUT_WORDS, found.measures
+    prepare([text], tokenizer=tmp_path / "tokenizer", length=64, out=tmp_path / "shards", workers=1)
+    found = examine([tmp_path / "shards"], workers=1)
+    assert not titles(found) & ABOUT_WORDS, found.measures
+
+
+def random_letters(num_words: int, length: int) -> list[str]:
+    letters = np.random.default_rng(0).choice(list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJ"), (num_words, length))
+    return ["".join(word) for word in letters.tolist()]
+
+
+def test_letters_without_spaces_are_no_prose_in_text_and_in_shards(healthy, tmp_path):
+    """As base64 without its digits: every character is a letter."""
+    words = random_letters(num_words=600, length=76)
+    text = write(tmp_path / "text.txt", ["\n".join(words[start : start + 20]) for start in range(0, len(words), 20)])
+    found = examine([text], workers=1)
+    assert "much of the text is not made of words" in titles(found) and found.is_serious
+    prepare([text], tokenizer=healthy / "tokenizer", length=64, out=tmp_path / "shards", workers=1)
+    found = examine([tmp_path / "shards"], workers=1)
+    assert {"much of the text is not made of words", "the vocabulary does not fit the text"} <= titles(found)
+    assert found.is_serious
+
+
+def test_random_letters_with_spaces_are_no_prose(tmp_path):
+    words = random_letters(num_words=6000, length=8)
+    text = write(tmp_path / "text.txt", [" ".join(words[start : start + 50]) for start in range(0, len(words), 50)])
+    found = examine([text], workers=1)
+    assert titles(found) == {"hardly a word occurs twice"} and found.is_serious
+
+
+def test_shards_of_tables_short_documents_and_copies_are_found(healthy, tmp_path):
+    """What the doctor says about text, it says about the shards made of it."""
+    table = ["\n".join(f"{row * 17} | {row * 31} | 0.{row} ;" for row in range(n * 40, n * 40 + 40)) for n in range(30)]
+    short = [f"only number {number} here" for number in range(300)]
+    for name, documents, title in (
+        ("table", table, "much of the text is not prose"),
+        ("short", short, "most documents are very short"),
+        ("copies", prose(60) * 3, "rows occur several times"),
+    ):
+        text = write(tmp_path / f"{name}.txt", documents)
+        prepare([text], tokenizer=healthy / "tokenizer", length=64, out=tmp_path / name, workers=1)
+        assert title in titles(examine([tmp_path / name], workers=1)), name
+
+
+def test_shards_measure_what_the_text_measures(healthy):
+    """Words are put together again from their pieces."""
+    of_text = examine([healthy / "text.txt"], tokenizer=healthy / "tokenizer", workers=1).measures
+    of_shards = examine([healthy / "shards"], workers=1).measures
+    for name, tolerance in (("tokens per word", 0.15), ("symbols and digits", 0.03), ("single-letter words", 0.03)):
+        assert of_shards[name] == pytest.approx(of_text[name], abs=tolerance), name
+
+
+@pytest.mark.parametrize("length", [61, 64])
+def test_copies_are_counted_over_all_rows_not_over_a_sample(tmp_path, healthy, length):
+    text = write(tmp_path / "text.txt", prose(100) + prose(50))
+    prepare([text], tokenizer=healthy / "tokenizer", length=length, valid=0, out=tmp_path / "shards", workers=1)
+    batches = Batches(tmp_path / "shards", 1, shuffle=False)
+    rows = [batches(row).tobytes() for row in range(batches.num_rows)]
+    measured = examine([tmp_path / "shards"], max_mb=1, workers=1).measures["duplicate rows"]
+    assert measured == pytest.approx(1 - len(set(rows)) / len(rows)) and measured > 0.05
+
+
 def test_every_check_can_be_healthy_and_says_what_to_do():
     for check in CHECKS:
         assert check.level(float("inf") if check.low_is_bad else 0) is None

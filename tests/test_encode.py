@@ -114,6 +114,53 @@ def test_every_agreed_code_point_agrees_in_every_context(lowercase):
         assert as_lists((fast, counts)) == expected(truth, lines), context
 
 
+@cache
+def without_tokie(kind: str, lowercase: bool, **changes: bool) -> tuple[Encoder, Tokenizer]:
+    if changes:
+        text = bert_like(Tokenizer.from_str(trained(lowercase)).get_vocab(), lowercase, **changes).to_str()
+    else:
+        text = {"trained": trained, "by_character": by_character}[kind](lowercase)
+    truth = Tokenizer.from_str(text)
+    truth.encode_special_tokens = True
+    encoder = Encoder(text, fast=False)
+    assert encoder._words is not None
+    return encoder, truth
+
+
+@settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(lines_of_text)
+def test_ids_that_are_remembered_by_word_are_those_of_tokenizers_for_any_text(lines):
+    for kind in ("trained", "by_character"):
+        for lowercase in (True, False):
+            encoder, truth = without_tokie(kind, lowercase)
+            assert as_lists(encoder.encode(lines)) == expected(truth, lines)
+    for change in ({"strip_accents": False}, {"clean_text": False}, {"handle_chinese_chars": False}):
+        encoder, truth = without_tokie("trained", True, **change)
+        assert as_lists(encoder.encode(lines)) == expected(truth, lines)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_space_separates_whatever_code_point_stands_beside_it(lowercase):
+    encoder, truth = without_tokie("by_character", lowercase)
+    codes = [*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x110000, 61)]  # beyond: ideographs, private use
+    lines = [
+        "".join(f"a{chr(code)} {chr(code)}b " for code in codes[start : start + 50])
+        for start in range(0, len(codes), 50)
+    ]
+    for start in range(0, len(lines), 2000):
+        block = lines[start : start + 2000]
+        assert as_lists(encoder.encode(block)) == expected(truth, block)
+
+
+def test_what_is_remembered_is_bounded_and_does_not_change_the_ids(monkeypatch):
+    monkeypatch.setattr(encode, "MAX_KNOWN_CHARS", 300)
+    monkeypatch.setattr(encode, "BLOCK_CHARS", 500)
+    encoder = Encoder(trained(True), fast=False)
+    lines = [f"word{number} fox {number % 7} quick" for number in range(400)]
+    assert as_lists(encoder.encode(lines)) == expected(both("trained", True)[1], lines)
+    assert encoder._words.num_chars < 1500
+
+
 def test_agreed_set_is_bmp_text_without_surrogates_or_private_use():
     agreed = np.flatnonzero(IS_AGREED)
     assert len(agreed) == len(AGREED) and agreed.max() < 0xD800
@@ -243,9 +290,9 @@ def test_what_is_audited_does_not_depend_on_earlier_calls():
     lines = ["日本" if number < 3000 else "the quick brown fox" for number in range(4000)]
     for num_before in (0, 1, 500, 900):
         encoder = Encoder(trained(True))
-        audited, slow = [], encoder._encode_slow
+        audited, slow = [], encoder._encode_truly
         encoder.encode(["the quick brown fox"] * num_before)
-        encoder._encode_slow = lambda some, audited=audited, slow=slow: audited.append(some) or slow(some)
+        encoder._encode_truly = lambda some, audited=audited, slow=slow: audited.append(some) or slow(some)
         encoder.encode([f"fox {number}" for number in range(2500)])
         assert audited == [[f"fox {number}" for number in (0, 1, 2, 3, 1000, 2000)]]
     encoder._tokie = other_tokie()

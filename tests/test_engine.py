@@ -257,6 +257,71 @@ def test_workers_leave_when_the_main_process_is_killed(tmp_path, how):
         assert main.stderr.read() == ""
 
 
+BUSY = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    from electrakit.engine import Workers
+    from test_engine import {function}
+
+    with Workers(2) as workers:
+        items = ({item} for _ in range(100))
+        results = workers.map({function}, items)
+        next(results)
+        print("going", flush=True)
+        import time
+        time.sleep(1000) if {stops} else list(results)
+"""
+
+
+def large(item):
+    return bytes(200_000_000)
+
+
+class SlowToLoad:
+    def __reduce__(self):
+        return time.sleep, (0.7,)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("function", "item", "stops"),
+    [
+        ("abs", "1", True),  # idle
+        ("large", "1", True),  # sending what nobody takes
+        ("large", "1", False),  # in the middle of sending
+        ("len", "bytes(200_000_000)", False),  # in the middle of receiving
+        ("repr", "SlowToLoad()", False),  # loading
+        ("time.sleep", "0.5", False),  # working
+    ],
+)
+def test_no_worker_outlives_the_main_process_whatever_it_is_doing(tmp_path, function, item, stops):
+    imported = {"abs": "is_alive", "len": "is_alive", "repr": "SlowToLoad", "time.sleep": "time"}
+    text = BUSY.format(tests=str(Path(__file__).parent), function=function, item=item, stops=stops)
+    text = text.replace(f"import {function}", f"import {imported.get(function, function)}")
+    with subprocess.Popen(script(tmp_path, text), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as main:
+        assert main.stdout.readline() == "going\n", main.stderr.read()
+        time.sleep(0.3)
+        processes = children_of(main.pid)
+        assert len(processes) >= 2
+        main.kill()
+        assert wait_until(lambda: not any(map(is_alive, processes)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_no_worker_outlives_a_main_process_that_is_killed_while_it_starts_them(tmp_path, pause):
+    with subprocess.Popen(script(tmp_path, ENDLESS), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as main:
+        assert wait_until(lambda: len(children_of(main.pid)) >= 2)
+        time.sleep(pause)
+        processes = children_of(main.pid)
+        main.kill()
+        assert wait_until(lambda: not any(map(is_alive, processes)))
+
+
+def children_of(process: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+
+
 @pytest.mark.parametrize("pause", [0, 1])  # while the workers start, and while they work
 def test_ctrl_c_of_a_terminal_reaches_the_main_process_only(tmp_path, pause):
     with subprocess.Popen(

@@ -13,10 +13,12 @@ import tarfile
 import textwrap
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
+from electrakit.data import files
 from electrakit.data.archives import tar_members, zip_members
 from electrakit.data.files import FREE_BYTES, Allowance, Guarded, Notes, buffered, opened
 from electrakit.errors import UserError
@@ -393,8 +395,69 @@ def test_a_truncated_archive_is_noted(tmp_path, read_all, make):
     (tmp_path / "a").write_bytes(data[:3000])
     documents, notes = read_all(tmp_path / "a")
     assert any("damaged" in what for what in notes.counts)
-    if make is tar_of:
-        assert texts(documents)[0] == "the first"
+    assert texts(documents)[0] == "the first"
+    assert len(texts(documents)[1]) > 500  # so much of the second was there
+    assert "empty file" not in notes.counts
+
+
+class OneWay(io.RawIOBase):
+    """A file that can only be written to, as a pipe: a zip archive then has the sizes of its members behind them."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.data += data
+        return len(data)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_the_members_of_a_cut_off_zip_are_found_without_its_directory(tmp_path, read_all, method, is_piped):
+    expected = [f"document {number} " + os.urandom(20_000).hex() for number in range(5)]
+    file = OneWay() if is_piped else io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        archive.writestr("folder/", b"")
+        archive.writestr("../unsafe.txt", b"out of the folder")
+        for number, text in enumerate(expected):
+            archive.writestr(f"folder/{number}.txt", text)
+    data = bytes(file.data) if isinstance(file, OneWay) else file.getvalue()
+    for end in (-1, data.rindex(b"PK\x03\x04") + 9000):
+        (tmp_path / "a.zip").write_bytes(data[:end])
+        documents, notes = read_all(tmp_path)
+        assert "damaged archive (BadZipFile); the members that can be found are kept" in notes.counts
+        if method == zipfile.ZIP_STORED and is_piped:  # nothing says where these end
+            assert notes.counts["archive member cannot be read without the archive's directory; left out"] == 5
+            continue
+        assert texts(documents)[:4] == expected[:4]
+        assert expected[4].startswith(texts(documents)[4])
+        assert (texts(documents)[4] == expected[4]) == (end == -1)
+        assert notes.counts["archive member has an unsafe name; left out"] == 1
+        assert ("compressed file is cut off; what came before is kept" in notes.counts) == (end != -1)
+
+
+def test_the_checksums_and_caps_of_zip_members_hold_without_the_directory_too(tmp_path, read_all):
+    data = bytearray(zip_of({"a.txt": b"harmless words", "b.txt": b"bomb " * 20_000_000})[:-30])
+    data[data.index(b"harmless") if b"harmless" in data else 40] ^= 1
+    (tmp_path / "a.zip").write_bytes(data)
+    documents, notes = read_all(tmp_path)
+    assert any(what.startswith("damaged file (") for what in notes.counts)
+    assert any(what.startswith("decompresses to more than 250 times") for what in notes.counts)
+    assert sum(map(len, texts(documents))) < 50_000_000
+
+
+def test_an_archive_that_ends_inside_an_inner_archive_is_not_called_empty(tmp_path, read_all):
+    inner = lzma.compress(tar_of({f"{number}.txt": os.urandom(20_000).hex().encode() for number in range(5)}))
+    for name in ("inner.tar.xz", "part_a_data.xz"):
+        data = tar_of({"first.txt": b"the first", name: inner})
+        (tmp_path / "a.tar").write_bytes(data[: len(data) * 6 // 10])
+        documents, notes = read_all(tmp_path)
+        assert len(documents) >= 3
+        assert "empty file" not in notes.counts
+        assert not any(" at byte 0" in place for places in notes.examples.values() for place in places)
 
 
 def test_archives_may_hold_archives_but_not_without_end(tmp_path, read_all):
@@ -500,7 +563,8 @@ def test_many_small_bombs_share_one_allowance_and_honest_members_are_still_read(
 # --- notes -----------------------------------------------------------------------------------------------------------
 
 
-def test_notes_merge_survive_json_and_hold_nothing_that_could_upset_a_terminal():
+def test_notes_merge_survive_json_and_hold_nothing_that_could_upset_a_terminal(monkeypatch):
+    monkeypatch.setattr(files, "MAX_EXAMPLES", 5)
     one, other = Notes(), Notes()
     for number in range(4):
         one.add("odd", f"a:{number}")

@@ -4,6 +4,7 @@ import io
 import re
 import time
 
+import pytest
 from rich.console import Console
 
 from electrakit.progress import progress
@@ -34,6 +35,25 @@ def test_a_total_that_is_not_known_is_not_made_up():
         text = shown(False, [1_000_000, 2_000_000], total, seconds_between_lines=0)
         assert re.search(r"preparing: 2\.0 MB, [\d,.]+ MB/s\n", text) and "left" not in text
         assert "100%" not in shown(True, [1_000_000, 2_000_000], total)
+
+
+def test_a_terminal_shows_amount_and_rate_where_the_total_is_not_known():
+    text = shown(True, [1_000_000, 2_000_000, 4_000_000], None, pause=0.3)
+    assert re.search(r"4\.0 MB .*MB/s", text) and "left" not in text and "%" not in text
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_failed_is_not_called_done(is_terminal):
+    screen = Console(file=io.StringIO(), force_terminal=is_terminal, width=120)
+    with pytest.raises(ValueError), progress("reading", 10, screen=screen) as update:
+        update(4)
+        raise ValueError
+    assert "done" not in screen.file.getvalue() and "100%" not in screen.file.getvalue()
+
+
+def test_what_is_small_may_be_silent():
+    assert shown(False, [10, 20], 20, silent_below=21) == "" == shown(True, [10, 20], 20, silent_below=21)
+    assert "done" in shown(False, [10, 20], 20, silent_below=20)
 
 
 def test_a_terminal_gets_a_bar_with_percentage_rate_and_time_left():

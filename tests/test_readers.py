@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from electrakit.config import CorpusConfig
 from electrakit.data import sources, wikitext
-from electrakit.data.readers import MAX_LINE_CHARACTERS, book_within
+from electrakit.data.readers import MAX_LINE_CHARACTERS
+from electrakit.data.recognise import book_within
+from electrakit.errors import UserError
 
 # real text, too large for the repository: beside the checkout, or wherever the variable says
 SHARED = Path(os.environ.get("ELECTRAKIT_DATA") or Path(__file__).parents[2] / "shared" / "data")
@@ -48,6 +51,22 @@ def test_windows_1252_is_recognised_in_every_part_of_a_file(tmp_path, read_all, 
     documents, notes = read_all(tmp_path, documents="line")
     assert texts(documents) == lines
     assert list(notes.counts) == ["not UTF-8; read as Windows-1252"]
+
+
+@pytest.mark.parametrize("encoding", ["koi8-r", "windows-1251", "shift_jis", "utf-16-le"])
+def test_an_encoding_that_is_named_is_used_for_what_is_not_utf_8(tmp_path, read_all, encoding):
+    text = "Все люди рождаются свободными.\n\nИ равными."
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    (tmp_path / "b.txt").write_bytes(text.encode())
+    documents, notes = read_all(tmp_path, encoding=encoding, source="text")
+    assert texts(documents) == text.split("\n\n") * 2
+    assert not notes.counts
+
+
+@pytest.mark.parametrize("encoding", ["klingon", "rot13", "base64", "undefined", ""])
+def test_an_encoding_that_is_not_known_is_an_error(tmp_path, encoding):
+    with pytest.raises(UserError, match=r"--encoding .* is not known; name one such as koi8-r"):
+        CorpusConfig.of([tmp_path], encoding=encoding)
 
 
 def test_nuls_are_left_out_and_counted(tmp_path, read_all):
@@ -117,6 +136,13 @@ def test_three_underscores_in_a_name_mean_a_book_only_in_a_folder_of_books(tmp_p
     assert texts(read_all(tmp_path / "mine", documents="line")[0]) == ["one", "two"]
     assert texts(read_all(tmp_path / "Gutenberg", documents="line")[0]) == ["one\ntwo"]
     assert texts(read_all(tmp_path / "gutenberg.zip", documents="line")[0]) == ["one\ntwo"]
+
+
+def test_a_book_is_a_book_by_its_relative_name_too(read_all, tmp_path, monkeypatch):
+    (tmp_path / "gutenberg").mkdir()
+    (tmp_path / "gutenberg/A___B.txt").write_text("one\n\ntwo\n")
+    monkeypatch.chdir(tmp_path / "gutenberg")
+    assert len(read_all("A___B.txt")[0]) == len(read_all(tmp_path / "gutenberg/A___B.txt")[0]) == 1
 
 
 @pytest.mark.parametrize("header", HEADERS)
@@ -259,6 +285,15 @@ def test_xml_with_a_doctype_is_refused_wherever_it_stands(tmp_path, read_all, pa
         assert "XML with a DOCTYPE; refused from there on" in notes.counts
 
 
+def test_the_pages_before_a_doctype_are_kept_and_its_line_is_named(tmp_path, read_all):
+    text = f"{HEAD}{page('A', 'Hello there.')}{page('B', 'And here.')}{LAUGHS}{page('C', 'Not this.')}</mediawiki>"
+    (tmp_path / "a.xml").write_text(text)
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["A\nHello there.", "B\nAnd here."]
+    line = text[: text.index("<!DOCTYPE")].count("\n") + 1
+    assert notes.examples == {"XML with a DOCTYPE; refused from there on": [f"{tmp_path / 'a.xml'}:{line}"]}
+
+
 @pytest.mark.skipif(
     not (SHARED / "enwiki-slice.xml.bz2").exists(),
     reason="no enwiki-slice.xml.bz2 in ELECTRAKIT_DATA or ../shared/data",
@@ -285,8 +320,23 @@ def test_both_forms_of_wikiextractor_give_the_same_documents(tmp_path, read_all)
             lines.write(json.dumps(record) + "\n")
     documents, notes = read_all(tmp_path / "doc")
     assert texts(documents) == ["Cats\nCats & dogs  live  here.\nHistory.\nLong ago.", "A > B\nText, 1 < 2."]
-    assert read_all(tmp_path / "json")[0] == documents
+    for form in ("doc", "json"):
+        for source in (None, "wikiextractor"):
+            assert read_all(tmp_path / form, source=source)[0] == documents
     assert not notes.counts
+
+
+def test_records_without_text_are_counted_and_placed(tmp_path, read_all):
+    url = "https://en.wikipedia.org/wiki?curid=1"
+    records = [{"text": "one"}, {"text": ""}, {"text": " \n "}, {"title": "T", "url": url, "text": ""}, {"text": None}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["one"]
+    where = f"{tmp_path / 'a.jsonl'}:"
+    assert notes.examples == {
+        "document without text; left out": [f"{where}2", f"{where}3", f"{where}4"],
+        "field 'text' is not text; left out": [f"{where}5"],
+    }
 
 
 def test_what_is_wrong_in_wikiextractors_output_is_noted(tmp_path, read_all):

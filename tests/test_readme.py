@@ -40,7 +40,7 @@ def folder(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
-    [PROJECT / "README.md", PROJECT / "docs" / "walk.md", PROJECT / "docs" / "models.md"],
+    [PROJECT / "README.md", *(PROJECT / "docs" / name for name in ("walk.md", "models.md", "training.md"))],
     ids=lambda path: path.name,
 )
 def test_the_commands_and_the_python_of_a_document_run_as_they_stand(document, folder):
@@ -80,6 +80,25 @@ def test_every_make_target_that_a_document_names_exists():
         for name in re.findall(r"^make (\w+)", block, re.M)
     }
     assert {"demo", "test"} <= named <= targets
+
+
+@pytest.mark.parametrize(("target", "command"), [("demo", "electra demo"), ("test", "python -m pytest")])
+def test_make_runs_what_the_readme_says(target, command):
+    """As make would do it, in a clean clone and where everything is there: nothing is run."""
+    for setting in ([], ["--assume-old=.venv/installed"]):
+        done = subprocess.run(["make", "-n", *setting, target], cwd=PROJECT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert any(line.endswith(command) or f"{command} " in line for line in lines)
+        assert any("pip install" in line for line in lines) == (not setting and is_to_be_set_up())
+    if target == "test":
+        assert all(any(tool in line for line in lines) for tool in ("ruff check", "ruff format --check", "mypy"))
+
+
+def is_to_be_set_up() -> bool:
+    """Whether the environment is missing, or older than what it is made from."""
+    done = subprocess.run(["make", "-q", ".venv/installed"], cwd=PROJECT)
+    return done.returncode != 0
 
 
 def test_every_link_within_the_project_leads_somewhere():

@@ -25,7 +25,8 @@ import electrakit as ek
 from electrakit.config import PrepareConfig
 from electrakit.data.encode import Encoder
 from electrakit.data.files import Notes
-from electrakit.data.folder import SPLITS, Plan, ShardFolder
+from electrakit.data.folder import SPLITS, ShardFolder
+from electrakit.data.plan import Plan
 from electrakit.data.shards import choose_splits
 from electrakit.data.summary import print_summary
 from electrakit.data.tokenizer import load_tokenizer
@@ -174,8 +175,14 @@ def test_the_manifest_is_true(made):
     listed = (folder / "sources.jsonl").read_bytes()
     sizes = [path.stat().st_size for path in sorted((made / "corpus").iterdir())]
     assert [json.loads(line)["bytes"] for line in listed.splitlines()] == sizes
-    wanted = {"files": 3, "bytes": sum(sizes), "xxh3_128": xxhash.xxh3_128_hexdigest(listed)}
-    assert manifest["plan"]["sources"] == wanted
+    hashes = [xxhash.xxh3_128_hexdigest(path.read_bytes()) for path in sorted((made / "corpus").iterdir())]
+    assert [json.loads(line)["xxh3_128"] for line in listed.splitlines()] == hashes
+    sources = manifest["plan"]["sources"]
+    assert (sources["files"], sources["bytes"]) == (3, sum(sizes))
+    documents = [one for path in (made / "corpus").iterdir() for one in path.read_text().split("\n\n")]
+    encoder = Encoder(load_tokenizer(made / "vocab.txt").json)
+    num_tokens = [len(encoder.encode(document.split("\n"))[0]) for document in documents]
+    assert manifest["counts"]["short_documents"] == sum(number < 13 for number in num_tokens) > 0
 
 
 def test_the_shards_hold_the_text_and_nothing_else(made):
@@ -474,13 +481,13 @@ def test_a_wrong_tokie_changes_no_byte_for_any_number_of_workers(made, tmp_path,
     assert done.stderr.count("made anew, without tokie") == 1
     (tmp_path / "stub" / "tokie.py").write_text("raise ImportError")
     done = run(command(tmp_path, tmp_path / "without", *more), env=environment)
-    assert done.returncode == 0 and "tokie" not in done.stderr, done.stderr
+    assert done.returncode == 0 and "without tokie" not in done.stderr, done.stderr
     assert content(tmp_path / "wrong") == content(tmp_path / "without")
 
 
 def test_a_run_that_gave_tokie_up_goes_on_without_it(made, tmp_path):
     config = PrepareConfig.of(["x"], tokenizer="x", out=tmp_path)
-    plan = Plan({"sources": {}}, b"", [])
+    plan = Plan({"sources": {}}, [], [])
     tokenizer = load_tokenizer(made / "vocab.txt")
     for fast in (False, True):  # the second time it goes on
         with contextlib.closing(ShardFolder(config, tokenizer, plan, Notes(), fast)) as folder:

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import importlib.util
 import io
 import json
 import lzma
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+import time
 from pathlib import Path
 
 import pyarrow
@@ -19,6 +21,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import electrakit
 from electrakit.config import CorpusConfig
 from electrakit.data import sources
 from electrakit.data.corpus import Selection, harvest, require_documents
@@ -85,7 +88,7 @@ def test_parquet_is_read_by_field(tmp_path, read_all, suffix):
     assert notes.examples["field 'body' is not text; left out"][1].endswith(f"a.parquet{suffix}:5")
     documents, notes = read_all(tmp_path, field="raw")
     assert texts(documents) == ["four", "five"] * 3000
-    assert notes.counts == {"broken bytes; left out": 3000}
+    assert notes.counts == {"broken bytes; left out": 3000, "document without text; left out": 3000}
 
 
 def test_parquet_without_the_column_or_damaged_is_noted(tmp_path, read_all):
@@ -194,9 +197,31 @@ def test_damage_inside_an_archive_of_openwebtext_is_noted_with_its_place(tmp_pat
     assert len(documents) >= 16
     where = {what: places[0].removeprefix(f"{tmp_path}/a.tar:") for what, places in notes.examples.items()}
     assert where["archive member has an unsafe name; left out"] == f"{names[1]}:../0000001-x.txt"
-    assert where["not text, and no known kind of file; left out"] == f"{names[1]}:a.png"
+    what = "not text, or a kind of file that is not read from such an archive; left out"
+    assert where[what] == f"{names[1]}:a.png"
     assert where["empty file"] == f"{names[1]}:b.txt"
     assert where["compressed file is cut off; what came before is kept"].startswith(f"{names[0]} at byte ")
+
+
+def test_archives_and_files_that_are_named_nearly_like_those_of_openwebtext_are_one_document_each(tmp_path, read_all):
+    text = b"First paragraph.\n\nSecond paragraph."
+    (tmp_path / "part_a_data.xz").write_bytes(lzma.compress(tar_of({"a.txt": text, "b.txt": text})))
+    (tmp_path / "00012345-0123456789ABCDEFabcd.txt").write_bytes(text)
+    (tmp_path / "no_archive_data.xz").write_bytes(lzma.compress(text))
+    documents, notes = read_all(tmp_path)
+    whole, halves = "First paragraph.\nSecond paragraph.", ["First paragraph.", "Second paragraph."]
+    assert texts(documents) == [whole, *halves, whole, whole]
+    assert not notes.counts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "SMALL_ARCHIVE_BYTES", 100)
+        assert read_all(tmp_path)[0] == documents
+
+
+@pytest.mark.parametrize("source", [None, "jsonl"])
+def test_an_archive_named_nearly_like_those_of_openwebtext_may_hold_json(tmp_path, read_all, source):
+    lines = b'{"text": "one"}\n{"text": "two"}\n'
+    (tmp_path / "my_data.xz").write_bytes(lzma.compress(tar_of({"a.jsonl": lines})))
+    assert texts(read_all(tmp_path, source=source)[0]) == ["one", "two"]
 
 
 def test_a_bomb_named_like_an_archive_of_openwebtext_is_capped(tmp_path, read_all):
@@ -240,6 +265,7 @@ def run(script: str, *arguments: object, **environment: str) -> str:
 
 READ = """
 import sys
+import electrakit
 from electrakit.config import CorpusConfig
 from electrakit.data.sources import Notes, cut, find_inputs, read
 from electrakit.errors import UserError
@@ -263,6 +289,32 @@ def test_a_dataset_that_is_not_there_is_an_error_and_no_network_is_tried_when_of
     for name in ("hf:nobody/nothing", "hf:/no/such/folder"):
         answer = run(no_network + READ, name, HF_HUB_OFFLINE="1")
         assert answer.startswith(f"cannot read the dataset '{name}'"), answer
+
+
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
+def test_a_dataset_that_cannot_be_reached_is_one_quick_line(tmp_path):
+    script = """
+    import sys
+    from electrakit.config import CorpusConfig
+    from electrakit.data.sources import Notes, cut, find_inputs
+    from electrakit.errors import UserError
+    config = CorpusConfig(inputs=("hf:nobody/nothing",))
+    try:
+        list(cut(find_inputs(config, Notes()), config, None))
+    except UserError as error:
+        print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"},  # nobody listens there
+        capture_output=True,
+        text=True,
+        timeout=15,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("cannot find the dataset 'nobody/nothing' on the Hugging Face hub (")
+    assert done.stdout.count("\n") == 1 and done.stdout.strip().endswith("or name a local folder")
 
 
 def test_the_builtin_corpus_has_prose_and_no_paragraph_twice(monkeypatch):
@@ -431,6 +483,7 @@ def test_a_copy_of_a_long_document_gives_the_same_parts_wherever_it_stands(tmp_p
 
 def test_a_record_that_is_too_long_is_left_out_and_only_that(tmp_path, read_all, monkeypatch):
     monkeypatch.setattr(sources, "MAX_RECORD_BYTES", 300)
+    monkeypatch.setattr(sources, "MAX_LONG_RECORD_BYTES", 300)
     for kind, write in RECORDS.items():
         for piece_bytes in (1, 7, 64, 1000):
             monkeypatch.setattr(sources, "PIECE_BYTES", piece_bytes)
@@ -506,6 +559,80 @@ def test_nothing_usable_is_an_error_that_says_why(tmp_path, read_all):
     assert "\n" not in str(error.value)
 
 
+def write_long_texts(folder: Path, kind: str, written: list[str]) -> str:
+    """The texts as records of one kind; the name of the input."""
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"text": written}), folder / "a.parquet")
+    elif kind == "jsonl":
+        (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in written))
+    else:
+        pytest.importorskip("datasets").Dataset.from_dict({"text": written}).save_to_disk(str(folder / "set"))
+        return f"hf:{folder / 'set'}"
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "hf"])
+def test_a_long_text_in_a_record_is_cut_into_documents_that_stay_together(tmp_path, read_all, monkeypatch, kind):
+    monkeypatch.setattr(sources, "PIECE_BYTES", 64)
+    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(sources, "MAX_RECORD_BYTES", 1500)
+    long = "\n".join(f"thís is line {number} ☃" for number in range(200))
+    name = write_long_texts(tmp_path, kind, ["one", long, "two", "", long, "three"])
+    documents, notes = read_all(name)
+    together = [document for document in documents if document.key is not None]
+    assert "\n".join(texts(together)) == f"{long}\n{long}"
+    assert len({identity(document) for document in together}) == 1  # they are copies
+    assert [texts([one]) for one in documents if one.key is None] == [["one"], ["two"], ["three"]]
+    assert notes.counts == {
+        "document longer than 1,000 bytes; cut into several": 2,
+        "document without text; left out": 1,
+    }
+    assert [
+        place.rsplit(":")[-1] for place in notes.examples["document longer than 1,000 bytes; cut into several"]
+    ] == ["2", "5"]
+
+
+def test_a_long_record_without_the_field_is_left_out_and_named(tmp_path, read_all, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_RECORD_BYTES", 300)
+    lines = [json.dumps({"body": "x" * 400}), json.dumps({"text": "good"}), "y" * 500, json.dumps({"text": "last"})]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["good", "last"]
+    assert notes.examples["record longer than 300 bytes and not as it should be; left out"] == [
+        f"{tmp_path / 'a.jsonl'}:1",
+        f"{tmp_path / 'a.jsonl'}:3",
+    ]
+
+
+@pytest.mark.parametrize(("name", "line"), [("a.txt", "a\n"), ("a.jsonl", '{"text": "a"}\n')])
+def test_a_piece_has_few_documents_however_short_they_are(tmp_path, name, line):
+    (tmp_path / name).write_text(line * 20_000)
+    config = CorpusConfig(inputs=(str(tmp_path),), documents="line")
+    sizes = [len(sources.read(piece, config)[0]) for piece in cut(find_inputs(config, Notes()), config, Workers(0))]
+    assert sum(sizes) == 20_000
+    assert max(sizes) <= 2 * 4096
+
+
+def test_what_is_read_from_standard_input_counts_for_the_progress(tmp_path):
+    script = """
+    from electrakit.config import CorpusConfig
+    from electrakit.data.sources import Notes, cut, find_inputs
+    config = CorpusConfig(inputs=("-",))
+    print([piece.num_bytes_read for piece in cut(find_inputs(config, Notes()), config, None)][-1])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], input=b"word " * 500_000, capture_output=True, check=True
+    )
+    assert int(done.stdout) == 2_500_000
+
+
+def test_the_text_of_a_dataset_counts_for_the_progress(tmp_path):
+    config = CorpusConfig(inputs=(write_long_texts(tmp_path, "hf", ["a" * 3000] * 1000),))
+    pieces = list(cut(find_inputs(config, Notes()), config, Workers(0)))
+    assert pieces[-1].num_bytes_read == 3_000_000
+    assert 0 < pieces[0].num_bytes_read < 3_000_000
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_line_of_100_mb_is_read_whole_in_little_memory(tmp_path):
@@ -535,3 +662,52 @@ def test_a_line_of_100_mb_is_read_whole_in_little_memory(tmp_path):
     assert num_words == 100 * 2 * (10**6 // 11)
     assert num_keys == 1
     assert sum(num_mb) < 700
+
+
+LONG = {
+    "four.parquet": lambda path: pyarrow.parquet.write_table(
+        pyarrow.table({"text": [f"{number} words of a story\n" * 1_000_000 for number in range(4)]}), path
+    ),
+    "two.jsonl": lambda path: path.write_text(
+        "".join(
+            json.dumps({"text": f"{number} words 😀\n" * 2_000_000}, ensure_ascii=False) + "\n" for number in range(2)
+        )
+    ),
+    "lines.txt": lambda path: path.write_text("a\n" * 1_100_000),
+    "page.xml": lambda path: path.write_text(
+        "<mediawiki>"
+        + "<page><ns>0</ns><revision><text>{}</text></revision></page>".format("a [[b]] c\n\n" * 400_000) * 4
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", LONG)
+def test_preparing_takes_little_memory_whatever_the_shape_of_the_corpus(tmp_path, name):
+    (tmp_path / "words.txt").write_text("words of a story " * 100)
+    electrakit.train_tokenizer([tmp_path / "words.txt"], vocab_size=100, out=tmp_path / "tokenizer")
+    LONG[name](tmp_path / name)
+    command = ["prepare", str(tmp_path / name), "--documents", "line", "--workers", "2"]
+    command += ["--tokenizer", str(tmp_path / "tokenizer"), "--out", str(tmp_path / "shards")]
+    peak = 0
+    with subprocess.Popen([sys.executable, "-m", "electrakit", *command], stderr=subprocess.DEVNULL) as main:
+        while main.poll() is None:
+            peak = max(peak, sum(map(resident_mb, [main.pid, *children_of(main.pid)])))
+            time.sleep(0.02)
+    assert main.returncode == 0
+    assert 100 < peak < 1200
+
+
+def children_of(process: int) -> list[int]:
+    try:
+        return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+    except OSError:
+        return []
+
+
+def resident_mb(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
+    except (OSError, IndexError):
+        return 0

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -156,6 +157,21 @@ def test_a_name_that_is_nowhere_is_refused_clearly():
     assert "no tokenizer at './no/where/at/all'" in done.stdout
 
 
+def test_without_a_connection_a_hub_name_is_one_quick_whole_sentence(tmp_path):
+    """The hub is an address where nobody listens."""
+    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environment |= {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(tmp_path)}
+    code = "import electrakit; electrakit.load_tokenizer('someone/encoder')"
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert time.monotonic() - started < 15  # the library alone takes 24 s
+    assert done.stderr.splitlines()[-1].endswith(
+        "no tokenizer at 'someone/encoder': there is no such folder or file, and the hub (http://127.0.0.1:9) cannot be "
+        "reached; name a folder, a tokenizer.json or a vocab.txt"
+    )
+    assert "Retrying" not in done.stderr
+
+
 def test_a_hub_name_is_read_from_the_hub_cache(corpus, tmp_path, monkeypatch):
     """The hub's own cache layout stands in for the network: the code path is the real one."""
     folder = train(corpus, tmp_path / "tokenizer")
@@ -207,6 +223,15 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused_with_the_size_that
         train(text, tmp_path / "tokenizer", vocab_size=100)
     fitting = int(str(refusal.value).split("use ")[1].split(" ")[0])
     assert len(load_tokenizer(train(text, tmp_path / "tokenizer", vocab_size=fitting)).vocabulary) == fitting
+
+
+@pytest.mark.parametrize(("text", "smallest"), [("...", 6), ("a a", 7), ("ab ba.", 10)])
+def test_a_vocabulary_may_be_as_small_as_the_alphabet(tmp_path, text, smallest):
+    (tmp_path / "text.txt").write_text(text)
+    vocabulary = load_tokenizer(train(tmp_path, tmp_path / "tokenizer", vocab_size=smallest)).vocabulary
+    assert len(vocabulary) == smallest and {*text} - {" "} <= {*vocabulary}
+    with pytest.raises(UserError, match=f"--vocab-size must be 6|use {smallest} or more"):
+        train(tmp_path / "text.txt", tmp_path / "smaller", vocab_size=smallest - 1)
 
 
 def test_text_in_which_nothing_can_be_seen_is_refused(tmp_path):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from electrakit.data.wikitext import TEMPLATES, prose
+from electrakit.data.templates import TEMPLATES
+from electrakit.data.wikitext import prose
 
 
 def test_a_paragraph_is_one_line_and_markup_is_gone():

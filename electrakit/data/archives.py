@@ -3,6 +3,7 @@
 import functools
 import io
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -31,8 +32,8 @@ def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[
                         notes.add("archive member is a link, device or sparse file; left out", where)
                 elif not is_safe(member.name):
                     notes.add("archive member has an unsafe name; left out", where)
-                elif (content := archive.extractfile(member)) is not None:
-                    guarded = Guarded(content, where, notes)
+                else:
+                    guarded = Guarded(_TarMember(archive.fileobj, member), where, notes)
                     yield where, buffered(guarded, min(2**20, max(2**13, member.size)))
                     while guarded.pull(2**20):  # to the member's end, so that what follows is a header
                         pass
@@ -43,6 +44,21 @@ def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[
     except DAMAGE as error:
         what = f"damaged archive ({type(error).__name__}); what came before is kept"
         notes.add(what, f"{name}: {in_short(error)}")
+
+
+class _TarMember:
+    """The content of one member. Unlike tarfile's own, what stands before the end of a cut-off archive is not lost."""
+
+    def __init__(self, stream: Any, member: tarfile.TarInfo) -> None:
+        self.stream, self.position, self.end = stream, member.offset_data, member.offset_data + member.size
+
+    def read(self, size: int) -> bytes:
+        self.stream.seek(self.position)
+        data: bytes = self.stream.read(min(size, self.end - self.position))
+        self.position += len(data)
+        if not data and self.position < self.end:
+            raise tarfile.ReadError("unexpected end of data")
+        return data
 
 
 class _WithShortHeaders:
@@ -68,7 +84,9 @@ def zip_members(file: Any, name: str, notes: Notes, allowance: Allowance) -> Ite
     except UserError:
         raise
     except (*DAMAGE, NotImplementedError) as error:
-        notes.add(f"damaged archive ({type(error).__name__}); left out", f"{name}: {in_short(error)}")
+        what = f"damaged archive ({type(error).__name__}); the members that can be found are kept"
+        notes.add(what, f"{name}: {in_short(error)}")
+        yield from _members_without_directory(file, name, notes, allowance)
         return
     with archive:
         for member in archive.infolist():
@@ -99,6 +117,99 @@ def zip_members(file: Any, name: str, notes: Notes, allowance: Allowance) -> Ite
                 with content:
                     checked = _Checked(content, checksum)
                     yield where, buffered(Decompressed(checked, where, notes, allowance, num_bytes_in, max_read))
+
+
+def _members_without_directory(
+    file: Any, name: str, notes: Notes, allowance: Allowance
+) -> Iterator[tuple[str, io.BufferedReader]]:
+    """The regular files of a zip archive that has lost its end, and with it the list of its members."""
+    position = 0
+    while (found := _next_header(file, position)) is not None:
+        file.seek(found)
+        header = file.read(30)
+        if len(header) < 30:
+            return
+        flags, method, checksum, size, _, num_name, num_extra = struct.unpack("<6xHH4xIIIHH", header)
+        raw_name = file.read(num_name)
+        if len(raw_name) < num_name:
+            return
+        member = raw_name.decode("utf-8" if flags & 0x800 else "cp437", "replace")
+        where = f"{name}:{member}"
+        start = found + 30 + num_name + num_extra
+        is_open = bool(flags & 8) or size == 0xFFFFFFFF  # its size stands behind it, or in a field for large files
+        position = start if is_open else start + size
+        if member.endswith("/"):
+            continue
+        if not is_safe(member):
+            notes.add("archive member has an unsafe name; left out", where)
+        elif flags & 1:
+            notes.add("archive member is encrypted; left out", where)
+        elif method != zipfile.ZIP_DEFLATED and (method != zipfile.ZIP_STORED or is_open):
+            notes.add("archive member cannot be read without the archive's directory; left out", where)
+        else:
+            content = _ZipMember(file, start, None if is_open else size, method, None if flags & 8 else checksum)
+            stream = Decompressed(content, where, notes, allowance, content.num_bytes_in, 2**14)
+            yield where, buffered(stream)
+            if is_open:
+                while stream.pull(2**20):  # only its own end says where the next one begins
+                    pass
+                position = content.position
+
+
+def _next_header(file: Any, position: int) -> int | None:
+    """Where the next member of a zip archive begins."""
+    mark, before = b"PK\x03\x04", b""
+    file.seek(position)
+    while chunk := file.read(2**16):
+        data = before + chunk
+        if (found := data.find(mark)) >= 0:
+            return position - len(before) + found
+        position += len(chunk)
+        before = data[-3:]
+    return None
+
+
+class _ZipMember:
+    """The content of one member, read from its place in the archive; a deflated one knows its own end."""
+
+    def __init__(self, file: Any, start: int, size: int | None, method: int, checksum: int | None) -> None:
+        self.file, self.start, self.position = file, start, start
+        self.end = None if size is None else start + size
+        self.checksum, self.checksum_so_far, self.is_over = checksum, 0, False
+        self.deflated = zlib.decompressobj(-15) if method == zipfile.ZIP_DEFLATED else None
+        self.waiting = b""
+
+    def num_bytes_in(self) -> int:
+        return self.position - self.start
+
+    def read1(self, size: int) -> bytes:
+        data = b""
+        while not data and not self.is_over:
+            chunk = self.waiting or self._chunk()
+            if self.deflated is None:
+                data, self.is_over = chunk, not chunk
+            else:
+                data = self.deflated.decompress(chunk, size)
+                self.waiting = self.deflated.unconsumed_tail
+                self.is_over = self.deflated.eof
+                if not chunk and not data and not self.is_over:
+                    raise EOFError
+        if self.is_over and self.deflated is not None:
+            self.position -= len(self.deflated.unused_data)
+            self.deflated = None
+        self.checksum_so_far = zlib.crc32(data, self.checksum_so_far)
+        if not data and self.checksum not in (None, self.checksum_so_far):
+            raise zipfile.BadZipFile("wrong checksum")
+        return data
+
+    def _chunk(self) -> bytes:
+        num_left = 2**14 if self.end is None else min(2**14, self.end - self.position)
+        self.file.seek(self.position)
+        chunk: bytes = self.file.read(num_left)
+        self.position += len(chunk)
+        if num_left and not chunk:
+            raise EOFError
+        return chunk
 
 
 class _Checked:

@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 
 from electrakit.errors import UserError
+from electrakit.progress import progress
 
 FORMAT = 1  # of manifest.json
 ORDER = 1  # of `permute`: raise it with any change of the order, so that old runs refuse to resume instead of drifting
@@ -217,6 +218,17 @@ def files_of_split(folder: Path, manifest: dict[str, Any], split: str) -> list[d
             what = "truncated" if size < wanted else "too long"
             raise UserError(f"{path} is {what} ({size} bytes, the manifest says {wanted}): {PREPARE_AGAIN}")
     return files
+
+
+def check_files(folder: Path, manifest: dict[str, Any]) -> int:
+    """Compare every file of every split with the manifest, byte for byte; the number of rows in all of them."""
+    files = [file for split in manifest["splits"] for file in files_of_split(folder, manifest, split)]
+    num_bytes = [(folder / file["name"]).stat().st_size for file in files]
+    with progress("checking shards", sum(num_bytes), silent_below=2**30) as update:
+        for file, done in zip(files, accumulate(num_bytes), strict=True):
+            check_hash(folder / file["name"], file["xxh3_128"])
+            update(done)
+    return sum(file["rows"] for file in files)
 
 
 def check_hash(path: Path, wanted: str) -> None:

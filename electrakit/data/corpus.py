@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from electrakit.progress import console, progress
 Value = TypeVar("Value")
 Build = Callable[[list[Document], np.ndarray], Value]
 PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip", ".parquet")
+NUM_SHOWN = 2  # places of each kind of note on the screen
 MOST_TEXT_OF_PACKED = 10  # about the most text in a byte of a compressed corpus
 
 
@@ -32,6 +34,8 @@ class Harvest(Generic[Value]):
     notes: Notes
     after: tuple[int, int]  # where to go on after this piece
     num_bytes_read: int
+    places: list[tuple[str, int]]  # with --dedupe: the file and the line of each document
+    is_last: bool = False  # of the corpus
 
 
 def harvest(
@@ -45,6 +49,7 @@ def harvest(
     with Workers(num_workers) as workers, progress(title, total) as update:
         for result in workers.map(work, cut(inputs, config, workers, start), _describe):
             update(result.num_bytes_read)
+            result.is_last = result.after[0] == len(inputs)
             yield result
 
 
@@ -63,13 +68,15 @@ def _describe(piece: Piece) -> str:
 
 
 def _work(config: CorpusConfig, build: Build[Any], piece: Piece) -> Harvest[Any]:
-    documents, notes = read(piece, config)
+    places: list[tuple[str, int]] = []
+    documents, notes = read(piece, config, places if config.dedupe else None)
     identities = np.array([identity(document) for document in documents], np.uint64)
     contents = identities.copy()
     for number, document in enumerate(documents):
         if document.key is not None:  # the parts of a long document have one identity, but they are no copies
             contents[number] = identity(document._replace(key=None))
-    return Harvest(build(documents, identities), identities, contents, notes, piece.after, piece.num_bytes_read)
+    value = build(documents, identities)
+    return Harvest(value, identities, contents, notes, piece.after, piece.num_bytes_read, places)
 
 
 class Selection:
@@ -89,8 +96,9 @@ class Selection:
         chosen = np.ones(len(harvested.contents), bool)
         if self.seen is not None:
             chosen = self.seen.are_new(harvested.contents)
-            if not chosen.all():
-                harvested.notes.add("copy of an earlier document; left out", "--dedupe", int((~chosen).sum()))
+            for number in np.flatnonzero(~chosen):
+                name, line = harvested.places[number]
+                harvested.notes.add("copy of an earlier document; left out", f"{name}:{line}")
         if self.limit is not None:
             chosen &= np.cumsum(chosen) <= self.limit - self.num_documents
         self.num_documents += int(chosen.sum())
@@ -126,8 +134,10 @@ def require_documents(num_documents: int, notes: Notes, config: CorpusConfig) ->
         raise UserError(f"no usable text in {', '.join(config.inputs)}: {reasons or 'nothing there'}")
 
 
-def print_notes(notes: Notes) -> None:
-    """What was met on the way, a line for each kind."""
+def print_notes(notes: Notes, all_places: Path | None = None) -> None:
+    """What was met on the way, a line for each kind, and the file that lists all of it."""
     for what, count in notes.counts.items():
-        where = escape(", ".join(notes.examples[what][:2]))
-        console.print(f"[yellow]{count:,} × {escape(what)}[/]  [dim]{where}[/]", soft_wrap=True)
+        where = ", ".join(notes.examples[what][:NUM_SHOWN]) + (", ..." if count > NUM_SHOWN else "")
+        console.print(f"[yellow]{count:,} × {escape(what)}[/]  [dim]{escape(where)}[/]", soft_wrap=True)
+    if all_places is not None and any(len(places) > NUM_SHOWN for places in notes.examples.values()):
+        console.print(f"Where all of these are: {all_places}", style="dim", markup=False, soft_wrap=True)

@@ -9,6 +9,9 @@ import xxhash
 
 from electrakit.config import Splitting
 
+MAX_DOCUMENTS = 4096  # in one slice: very short ones need much more memory than their bytes
+DOCUMENT_ENDS: dict[Splitting, bytes] = {"blank": b"\n\n", "line": b"\n", "file": b""}
+
 
 class Slice(NamedTuple):
     data: bytes
@@ -46,6 +49,7 @@ def cut_text(source: Iterable[bytes], splitting: Splitting, max_size: int) -> It
             if not end and len(window) < max_size:
                 num_searched = len(window)
                 break
+            end = _with_fewer(window, DOCUMENT_ENDS[splitting], end)
             key_after = None
             if not end:
                 end = _last_break(window)
@@ -75,7 +79,7 @@ def cut_records(source: Iterable[bytes], mark: bytes, max_size: int) -> Iterator
             window = buffer[:max_size]
             end = window.rfind(mark, max(0, num_searched - len(mark)))
             if end >= 0:
-                end += len(mark)
+                end = _with_fewer(window, mark, end + len(mark))
                 yield Slice(window[:end], line)
                 line += window.count(b"\n", 0, end)
                 buffer, num_searched = buffer[end:], 0
@@ -93,6 +97,16 @@ def _without_blank_lines(buffer: bytes, line: int) -> tuple[bytes, int]:
     """Blank lines between documents belong to none: the next one begins where something can be seen."""
     stripped = buffer.lstrip()
     return stripped, line + buffer.count(b"\n", 0, len(buffer) - len(stripped))
+
+
+def _with_fewer(window: bytes, mark: bytes, end: int) -> int:
+    """An earlier end where so many documents end before this one that their rows would fill the memory."""
+    while mark and window.count(mark, 0, end) > MAX_DOCUMENTS:
+        earlier = window.rfind(mark, 0, end // 2)
+        if earlier < 0:
+            break
+        end = earlier + len(mark)
+    return end
 
 
 def _last_end(window: bytes, splitting: Splitting, num_searched: int, is_full: bool) -> int:

@@ -24,7 +24,7 @@ from electrakit.errors import UserError
 
 MAX_RATIO = 250  # text compresses 3 to 10 times, a repetitive log perhaps 100 times
 FREE_BYTES = 16 * 2**20  # on top of that, once for each input: a small file may be as repetitive as it likes
-MAX_EXAMPLES = 5
+MAX_EXAMPLES = 1000  # places that are remembered, of each kind of note
 TOO_MUCH = f"decompresses to more than {MAX_RATIO} times its size; the rest is left out"
 
 
@@ -47,15 +47,18 @@ class Notes:
         for what, count in other.counts.items():
             self.counts[what] += count
             examples = self.examples.setdefault(what, [])
-            new = [where for where in other.examples[what] if where not in examples]
-            examples += new[: MAX_EXAMPLES - len(examples)]
+            if len(examples) < MAX_EXAMPLES:
+                new = [where for where in other.examples[what] if where not in examples]
+                examples += new[: MAX_EXAMPLES - len(examples)]
 
     def clear(self) -> None:
         self.counts.clear()
         self.examples.clear()
 
-    def as_json(self) -> dict[str, Any]:
-        return {what: {"count": count, "first": self.examples[what]} for what, count in self.counts.items()}
+    def as_json(self, max_examples: int = MAX_EXAMPLES) -> dict[str, Any]:
+        return {
+            what: {"count": count, "first": self.examples[what][:max_examples]} for what, count in self.counts.items()
+        }
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "Notes":
@@ -277,11 +280,16 @@ def opened(stream: io.BufferedReader, name: str, notes: Notes, allowance: Allowa
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             stream.read(len(mark))
-            return stream if encoding == "utf-8" else buffered(_Transcoded(stream, encoding, name, notes))
+            return stream if encoding == "utf-8" else _from_utf_16_or_32(stream, encoding, name, notes)
     for first, encoding in enumerate(("utf-16-be", "utf-16-le")):  # English without a mark: every other byte is 0
         if len(head) >= 8 and head[first::2].count(0) > 0.8 * len(head[first::2]) and head.count(0) < 0.6 * len(head):
-            return buffered(_Transcoded(stream, encoding, name, notes))
+            return _from_utf_16_or_32(stream, encoding, name, notes)
     return stream
+
+
+def _from_utf_16_or_32(stream: io.BufferedReader, encoding: str, name: str, notes: Notes) -> io.BufferedReader:
+    notes.add(f"read as {encoding[:6].upper()}", name)
+    return buffered(Transcoded(stream, encoding, name, notes))
 
 
 class _Counted:
@@ -322,13 +330,12 @@ class _ZstdReader:
         return data
 
 
-class _Transcoded(_Stream):
-    """UTF-16 or UTF-32 in, UTF-8 out."""
+class Transcoded(_Stream):
+    """Text in any encoding in, UTF-8 out."""
 
     def __init__(self, stream: io.BufferedReader, encoding: str, name: str, notes: Notes) -> None:
         self.stream, self.decoder, self.pending = stream, codecs.getincrementaldecoder(encoding)("replace"), b""
-        self.name, self.notes, self.encoding = name, notes, encoding[:6].upper()
-        notes.add(f"read as {self.encoding}", name)
+        self.name, self.notes, self.encoding = name, notes, encoding.upper().removesuffix("-LE").removesuffix("-BE")
 
     def pull(self, size: int) -> bytes:
         data = b"start"

@@ -14,38 +14,31 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from electrakit import __version__
 from electrakit.config import PrepareConfig
-from electrakit.data.batches import FORMAT, hash_of_file
+from electrakit.data.batches import FORMAT
 from electrakit.data.corpus import Harvest
 from electrakit.data.files import Notes
+from electrakit.data.plan import SOURCES, Plan, refuse_other
 from electrakit.data.rows import COUNTS, Rows
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
+from electrakit.data.writing import NOTEBOOK, SHARD, ShardWriter, write_json, write_numbers, write_whole
 from electrakit.errors import UserError
 from electrakit.progress import console
 
 SPLITS = ("train", "valid", "test")
-NOTEBOOK = ".prepare"
-TEMPORARY = ("plan.json", "progress.json", "manifest.json", "sources.jsonl")  # what is written whole
-SHARD = re.compile(r"(train|valid|test)-[0-9]{5}\.bin(\.partial)?")
+SKIPPED = "skipped.jsonl"
+TEMPORARY = ("plan.json", "progress.json", "manifest.json", SOURCES, SKIPPED)  # what is written whole
+NUM_EXAMPLES = 5  # places of each kind of note in the manifest; skipped.jsonl has more
 OURS = re.compile(
-    rf"{SHARD.pattern}|manifest\.json|sources\.jsonl|\.lock|tokenizer/(tokenizer\.json|tokenizer_config\.json|vocab\.txt)"
+    rf"{SHARD.pattern}|manifest\.json|(sources|skipped)\.jsonl|\.lock|tokenizer/(tokenizer\.json|tokenizer_config\.json|vocab\.txt)"
     r"|\.prepare/(plan\.json|progress\.json|seen\.bin|[a-z.]+\.tmp)"
 )
 SAVING_TIME = 0.005  # share of the time that saving may take: on most disks, a kill costs a second or two of work
-
-
-@dataclass
-class Plan:
-    """What decides the shards' bytes."""
-
-    entry: dict[str, Any]  # as it stands in the manifest
-    sources: bytes  # sources.jsonl: a line for each file
-    read_once: list[str]  # the names of the sources that cannot be read again: standard input and pipes
 
 
 @dataclass
@@ -78,9 +71,9 @@ class ShardFolder:
         self.num_seen = 0
         self.next_save = time.monotonic()
         files = (self._go_on() if fast else None) or self._begin()
-        _write_whole(self.path, "sources.jsonl", plan.sources)
+        write_whole(self.path, SOURCES, plan.listed)
         self.writers = {
-            split: _Writer(self.path, split, config.length, np.dtype(self.dtype), config.shard_mb, **files[split])
+            split: ShardWriter(self.path, split, config.length, np.dtype(self.dtype), config.shard_mb, **files[split])
             for split in SPLITS
         }
         self.seen = self._load_seen() if config.dedupe else None
@@ -139,27 +132,21 @@ class ShardFolder:
 
     def _check_is_ours(self) -> None:
         """Never overwrite what another program, or another run, has made."""
-        foreign = [one.name for one in self.path.iterdir() if SHARD.fullmatch(one.name) or one.name == "sources.jsonl"]
+        lists = (SOURCES, SKIPPED)
+        foreign = [one.name for one in self.path.iterdir() if SHARD.fullmatch(one.name) or one.name in lists]
         tokenizer = self.path / "tokenizer"
-        if tokenizer.exists() and not self._has_same_tokenizer():
+        if tokenizer.exists() and not has_tokenizer(self.path, self.tokenizer):
             foreign.append(tokenizer.name)
         if foreign:
             raise UserError(f"{self.path} holds {sorted(foreign)[0]} of something else; name another --out")
-
-    def _has_same_tokenizer(self) -> bool:
-        path = self.path / "tokenizer" / "tokenizer.json"  # the last file of a tokenizer to be written
-        try:
-            return path.is_file() and load_tokenizer(path).fingerprint == self.tokenizer.fingerprint
-        except UserError:
-            return False
 
     def _begin(self) -> dict[str, Any]:
         files: dict[str, Any] = {split: {"finished": [], "num_rows": 0} for split in SPLITS}
         self.after, self.num_seen = (0, 0), 0
         self.notebook.mkdir(exist_ok=True)
-        _write_json(self.path, f"{NOTEBOOK}/plan.json", {**self.plan.entry, "electrakit": __version__})
+        write_json(self.path, f"{NOTEBOOK}/plan.json", {**self.plan.entry, "electrakit": __version__})
         self._write_notebook(files)  # from now on, what is in the folder is ours
-        if not self._has_same_tokenizer():
+        if not has_tokenizer(self.path, self.tokenizer):
             self.tokenizer.save(self.path / "tokenizer")
         return files
 
@@ -182,7 +169,7 @@ class ShardFolder:
             self.counts[split]["documents"] += int(belongs.sum())
             self.counts[split].update({name: int(numbers[belongs].sum()) for name, numbers in rows.counts.items()})
         if self.seen is not None:
-            _write(self.seen_file, piece.contents)
+            write_numbers(self.seen_file, piece.contents)
             self.num_seen += len(piece.contents)
         self.notes.merge(piece.notes)
         self.after = piece.after
@@ -211,7 +198,7 @@ class ShardFolder:
             "notes": self.notes.as_json(),
             "num_seen": self.num_seen,
         }
-        _write_json(self.path, f"{NOTEBOOK}/progress.json", notebook)
+        write_json(self.path, f"{NOTEBOOK}/progress.json", notebook)
 
     def finish(self) -> None:
         """Close the files and write the manifest, which makes them valid."""
@@ -227,10 +214,12 @@ class ShardFolder:
             "special_ids": self.tokenizer.special_ids,
             "counts": _in_order(sum(self.counts.values(), Counter())),
             "splits": {split: entry for split, entry in splits.items() if entry["rows"]},
-            "skipped": self.notes.as_json(),
+            "skipped": self.notes.as_json(NUM_EXAMPLES),
             "plan": self.plan.entry,
         }
-        _write_json(self.path, "manifest.json", manifest)
+        if self.notes.counts:
+            write_whole(self.path, SKIPPED, _listed(self.notes))
+        write_json(self.path, "manifest.json", manifest)
         remove_notebook(self.path)
 
     def close(self) -> None:
@@ -241,101 +230,30 @@ class ShardFolder:
             self.seen_file.close()
 
 
-class _Writer:
-    """Appends rows to one split's files: NAME.bin.partial while it grows, NAME.bin when it is full."""
-
-    def __init__(
-        self,
-        folder: Path,
-        split: str,
-        length: int,
-        dtype: np.dtype[Any],
-        shard_mb: int,
-        finished: list[dict[str, Any]],
-        num_rows: int,
-    ) -> None:
-        """`finished` are the manifest's entries of the full files, `num_rows` how much of the next one counts."""
-        self.folder, self.split, self.dtype = folder, split, dtype.newbyteorder("<")
-        self.finished, self.num_rows = list(finished), num_rows
-        self.row_bytes = length * dtype.itemsize
-        self.max_rows = max(1, shard_mb * 2**20 // self.row_bytes)
-        self._cut_back()
-        self.file: BinaryIO | None = None
-
-    @property
-    def path(self) -> Path:
-        return self.folder / f"{self.split}-{len(self.finished):05d}.bin"
-
-    @property
-    def partial(self) -> Path:
-        return self.path.with_suffix(".bin.partial")
-
-    def _cut_back(self) -> None:
-        """Bring the files to the state that was last saved; what was written after it is made again."""
-        kept = {entry["name"]: entry["rows"] * self.row_bytes for entry in self.finished}
-        for path in sorted(self.folder.glob(f"{self.split}-*.bin*")):
-            if not SHARD.fullmatch(path.name):
-                continue  # such as somebody's train-00000.bin.bak
-            if path == self.path:
-                path.replace(self.partial)
-            elif path.name not in kept and path != self.partial:
-                path.unlink()
-        with self.partial.open("ab"):
-            kept[self.partial.name] = self.num_rows * self.row_bytes
-        for name, num_bytes in kept.items():
-            path = self.folder / name
-            if not path.exists() or path.stat().st_size < num_bytes:
-                raise UserError(f"{path} is shorter than it was left; remove the folder and start again")
-        os.truncate(self.partial, self.num_rows * self.row_bytes)
-
-    def append(self, rows: np.ndarray) -> None:
-        while len(rows):
-            room = self.max_rows - self.num_rows
-            if not room:
-                self._end_file()
-                continue
-            if self.file is None:
-                self.file = self.partial.open("ab", buffering=0)
-            _write(self.file, rows[:room].astype(self.dtype, copy=False))
-            self.num_rows += len(rows[:room])
-            rows = rows[room:]
-
-    def sync(self) -> None:
-        if self.file is not None:
-            os.fsync(self.file.fileno())
-
-    def saved(self) -> dict[str, Any]:
-        """What the notebook says about this split."""
-        return {"finished": self.finished, "num_rows": self.num_rows}
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
-            self.file = None
-
-    def _end_file(self) -> None:
-        """The growing file gets its name and its entry in the manifest; the next one starts with the next row."""
-        self.sync()
-        self.close()
-        if self.num_rows:
-            self.partial.replace(self.path)
-            entry = {"name": self.path.name, "rows": self.num_rows, "xxh3_128": hash_of_file(self.path)}
-            self.finished.append(entry)
-            self.num_rows = 0
-        else:
-            self.partial.unlink(missing_ok=True)
-
-    def finish(self) -> list[dict[str, Any]]:
-        """Close the last file; the manifest's entries for all of them."""
-        self._end_file()
-        return self.finished
-
-
 # --- small things ----------------------------------------------------------------------------------------------------
 
 
 def _in_order(counts: Counter[str]) -> dict[str, int]:
     return {name: counts[name] for name in ("documents", *COUNTS)}
+
+
+def _listed(notes: Notes) -> bytes:
+    """skipped.jsonl: what was met, and where, a line for each place."""
+    lines = (
+        json.dumps({"what": what, "where": where}, ensure_ascii=False) + "\n"
+        for what, places in notes.examples.items()
+        for where in places
+    )
+    return "".join(lines).encode("utf-8", "replace")
+
+
+def has_tokenizer(out: Path, wanted: TokenizerFiles) -> bool:
+    """Whether this very tokenizer lies beside the shards."""
+    path = out / "tokenizer" / "tokenizer.json"  # the last file of a tokenizer to be written
+    try:
+        return path.is_file() and load_tokenizer(path).fingerprint == wanted.fingerprint
+    except UserError:
+        return False
 
 
 def has_notebook(out: Path) -> bool:
@@ -369,33 +287,6 @@ def _file_state(saved: dict[str, Any]) -> dict[str, Any]:
     return {"finished": finished, "num_rows": int(saved["num_rows"])}
 
 
-def _write(file: BinaryIO, numbers: np.ndarray) -> None:
-    """All of it, straight to the file: nothing waits in a buffer that a full disk could not take later."""
-    rest = np.ascontiguousarray(numbers).data.cast("B")
-    while rest:
-        rest = rest[file.write(rest) :]
-
-
-def _write_json(out: Path, name: str, content: dict[str, Any]) -> None:
-    _write_whole(out, name, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
-
-
-def _write_whole(out: Path, name: str, content: bytes) -> None:
-    """Whole or not at all, also when the machine loses power."""
-    path = out / name
-    temporary = out / NOTEBOOK / f"{path.name}.tmp"  # there it can be nobody else's
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 @contextlib.contextmanager
 def only_writer(out: Path) -> Iterator[None]:
     """One process writes a folder; the lock goes with the process, however it ends."""
@@ -406,36 +297,3 @@ def only_writer(out: Path) -> Iterator[None]:
         except BlockingIOError:
             raise UserError(f"another process is writing {out}; wait for it, or name another --out") from None
         yield
-
-
-def refuse_other(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> None:
-    """Refuse to go on, or to call it finished, with the differences named."""
-    if before == now:
-        return
-    changes = [
-        _other_sources(out, plan) if name == "sources" else f"{name} {before.get(name)} -> {now.get(name)}"
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
-    ]
-    raise UserError(
-        f"{out} was made with other settings: {', '.join(changes)}; name another --out, or remove the folder"
-    )
-
-
-def _other_sources(out: Path, plan: Plan) -> str:
-    try:
-        listed = (out / "sources.jsonl").read_bytes()
-        old, new = ({one["name"]: one for one in map(json.loads, side.splitlines())} for side in (listed, plan.sources))
-    except (OSError, ValueError, TypeError, KeyError):
-        return "other sources"
-    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    if not changed:
-        return "order of sources"
-    name = changed[0]
-    if name not in old or name not in new:
-        what = "is new" if name in new else "is gone"
-    elif old[name]["bytes"] != new[name]["bytes"]:
-        what = f"{old[name]['bytes']} -> {new[name]['bytes']} bytes"
-    else:
-        what = "other content"
-    return f"{len(changed)} of the sources ({name}: {what})"

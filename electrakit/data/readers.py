@@ -14,9 +14,10 @@ import xxhash
 from electrakit.config import CorpusConfig, Splitting
 from electrakit.data.archives import tar_members
 from electrakit.data.files import MAX_RATIO, Allowance, Notes, buffered, opened
+from electrakit.data.recognise import BROKEN, OPENWEBTEXT_FILE, book_within, is_utf8, recognise
 
 MAX_LINE_CHARACTERS = 2**16
-MAX_ARCHIVE_BYTES = 64 * 2**20  # what comes out of an archive that a worker has been given as a whole
+MAX_ARCHIVE_BYTES = 24 * 2**20  # what comes out of an archive that a worker has been given as a whole
 
 
 class Document(NamedTuple):
@@ -50,8 +51,10 @@ class Piece:
 Found = Iterator[tuple[int, Document]]  # a document, and the line where it begins
 
 
-def read(piece: Piece, config: CorpusConfig) -> tuple[list[Document], Notes]:
-    """A piece's documents, and what was met on the way."""
+def read(
+    piece: Piece, config: CorpusConfig, places: list[tuple[str, int]] | None = None
+) -> tuple[list[Document], Notes]:
+    """A piece's documents, and what was met on the way. File and line of each are added to `places`."""
     notes = piece.notes
     documents = []
     for part in (inner for outer in piece.parts for inner in _unpacked(outer, notes)):
@@ -59,6 +62,8 @@ def read(piece: Piece, config: CorpusConfig) -> tuple[list[Document], Notes]:
         for line, document in _READERS[part.kind](part, notes, config):
             lines, key = document
             if not lines:
+                if key is None and (part.kind != "text" or part.splitting == "file"):  # else a blank line, no document
+                    notes.add("document without text; left out", f"{part.name}:{line}")
                 continue
             if key is None and config.min_words and sum(len(one.split()) for one in lines) < config.min_words:
                 notes.add(f"document of fewer than {config.min_words} words; left out", f"{part.name}:{line}")
@@ -67,6 +72,8 @@ def read(piece: Piece, config: CorpusConfig) -> tuple[list[Document], Notes]:
                 where = f"{part.name}:{line}"
                 document = Document([short for one in lines for short in _short_lines(one, where, notes)], key)
             documents.append(document)
+            if places is not None:
+                places.append((part.name, line))
     return documents, notes
 
 
@@ -113,27 +120,17 @@ def _unpacked(part: Part, notes: Notes) -> Iterator[Part]:
     for name, content in tar_members(stream, part.name, notes) if is_tar else [(part.name, stream)]:
         num_noted = notes.counts.total()
         text = content.read()
-        if text and recognise(text[: 2**16], name) is None:
-            notes.add("not text, and no known kind of file; left out", name)
+        kind = recognise(text[: 2**16], name) if text else None
+        if kind in ("text", "gutenberg", "jsonl", "wikiextractor"):
+            kind = "text" if OPENWEBTEXT_FILE.search(name) else kind
+            yield Part(name, kind, text, splitting="file", is_utf8=is_utf8(text))
         elif text:
-            yield Part(name, "text", text, splitting="file", is_utf8=is_utf8(text))
+            notes.add("not text, or a kind of file that is not read from such an archive; left out", name)
         elif notes.counts.total() == num_noted:  # else its damage has been noted
             notes.add("empty file", name)
 
 
 # --- bytes to text ---------------------------------------------------------------------------------------------------
-
-
-def is_utf8(data: bytes) -> bool:
-    """Whether there are letters outside ASCII, and more of them make sense as UTF-8 than not."""
-    if data.isascii():
-        return False
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        text = data.decode("utf-8", "surrogateescape")
-        return len(_NOT_ASCII.findall(text)) > 2 * len(_BROKEN.findall(text))  # what is broken is not ASCII either
-    return True
 
 
 def _text_of(part: Part, notes: Notes) -> str:
@@ -160,7 +157,7 @@ def _without_nuls(text: str, where: str, notes: Notes) -> str:
 
 
 def _without_broken(text: str, where: str, notes: Notes) -> str:
-    text, num_broken = _BROKEN.subn("", text)
+    text, num_broken = BROKEN.subn("", text)
     if num_broken:
         notes.add("broken bytes; left out", where, num_broken)
     return text
@@ -205,36 +202,6 @@ def _read_gutenberg(part: Part, notes: Notes, config: CorpusConfig) -> Found:
     yield part.first_line, Document(_lines_of(text[start:end]), part.key)
 
 
-def book_within(text: str) -> tuple[int, int]:
-    """Where a book begins and ends between Project Gutenberg's own header and footer.
-
-    A line of stars is only taken for one of theirs if nothing stands before the first (behind the last) of them, or
-    something that speaks of Gutenberg: books about such files exist, and quote them.
-    """
-    end = len(text)
-    if (
-        "gutenberg" not in text[:_MAX_HEADER].lower() + text[-_MAX_FOOTER:].lower()
-        and "SMALL PRINT!" not in text[:_MAX_HEADER]
-    ):
-        return 0, end
-    footers = list(_FOOTER.finditer(text, max(0, end - _MAX_FOOTER)))
-    if footers and _is_theirs(text[footers[-1].end() :][:4000]):
-        end = footers[-1].start()
-        # "End of the Project Gutenberg EBook of ..." stands before the line of stars
-        if len(footers) > 1 and not text[footers[-2].end() : end].strip():
-            end = footers[-2].start()
-    start = 0
-    found = [header.search(text, 0, min(end, _MAX_HEADER)) for header in (_HEADER, _SMALL_PRINT)]
-    for header in sorted(filter(None, found), key=re.Match.start):
-        if header.start() - start < 2000 if start else _is_theirs(text[: header.start()][:4000]):  # some have both
-            start = header.end()
-    return start, end
-
-
-def _is_theirs(text: str) -> bool:
-    return not text.strip() or "gutenberg" in text.lower()
-
-
 def _read_jsonl(part: Part, notes: Notes, config: CorpusConfig) -> Found:
     for number, line in enumerate(_text_of(part, notes).split("\n"), part.first_line):
         line = line.strip().rstrip(",")
@@ -269,7 +236,7 @@ def _read_texts(part: Part, notes: Notes, config: CorpusConfig) -> Found:
     for number, text in enumerate(part.data, part.first_line):
         where = f"{part.name}:{number}"
         if isinstance(text, str):
-            yield number, Document(_lines_of(_plain(text, where, notes)))
+            yield number, Document(_lines_of(_plain(text, where, notes)), part.key)
         else:
             notes.add(f"field {config.field!r} is not text; left out", where)
 
@@ -317,11 +284,6 @@ def _read_wikipedia(part: Part, notes: Notes, config: CorpusConfig) -> Found:
             notes.add("article without prose; left out", where)
 
 
-def hidden_namespaces(head: bytes) -> tuple[str, ...]:
-    """What a dump calls its media (-2), files (6) and categories (14), as its head says."""
-    return tuple(html.unescape(name.decode("utf-8", "replace")) for name in _NAMESPACE.findall(head))
-
-
 def _elements(part: Part, notes: Notes, opening: re.Pattern[str], closing: str) -> Iterator[tuple[int, str, bool]]:
     """Line, content and whether it has an end, of each element. It ends at the latest where the next one begins."""
     text = _text_of(part, notes)
@@ -341,46 +303,8 @@ def _elements(part: Part, notes: Notes, opening: re.Pattern[str], closing: str) 
             notes.add(f"text outside of {closing.replace('/', '')}; left out", f"{part.name}:{line}")
 
 
-def recognise(head: bytes, name: str) -> str | None:
-    """What kind of file begins with these bytes; None if it is not text."""
-    start = head.lstrip()
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if start.startswith(b"<page>") or (start.startswith(b"<") and b"<mediawiki" in start):
-        return "wikipedia"
-    if start.startswith(b"<doc "):
-        return "wikiextractor"
-    if name.lower().endswith((".jsonl", ".ndjson", ".json")) or _is_json_object(start):
-        return "jsonl"
-    num_control = len(head) - len(head.translate(None, _CONTROL_BYTES))
-    is_broken = not head.isascii() and not is_utf8(head)  # text in an old encoding, or no text
-    if num_control > len(head) * (0.01 if is_broken else 0.1) or start.startswith(_NOT_TEXT):
-        return None
-    *parents, last = re.split("[/:]", name)
-    is_in_their_folder = "___" in last and "gutenberg" in "/".join(parents).lower()  # "Author___Title.txt"
-    if is_in_their_folder or book_within(head.decode("latin-1"))[0]:
-        return "gutenberg"
-    return "text"
-
-
-def _is_json_object(start: bytes) -> bool:
-    line, is_whole, _ = start.partition(b"\n")
-    if not is_whole:  # it may be longer than what we see
-        return _JSON_START.match(start) is not None
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-_CONTROL_BYTES = bytes(set(range(32)) - set(b"\t\n\r\f\x1b"))
-_NOT_TEXT = (b"%PDF-", b"{\\rtf", b"\x89PNG", b"\x7fELF", b"\xff\xd8\xff", b"GIF8")
-_JSON_START = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:')
-_BROKEN = re.compile("[\ud800-\udfff]")
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _PAGE = re.compile("<page>")
-_NAMESPACE = re.compile(rb'<namespace key="(?:-2|6|14)"[^<>]*>([^<>]{1,100})</namespace>')
 _DOC = re.compile(r"^<doc [^\n]*?>(?=\n)|^<doc [^\n>]*>", re.M)
 _BETWEEN = re.compile(
     r"\s*(?:</mediawiki>\s*)?(?:<\?xml[^>]*>\s*)?(?:<mediawiki[^>]*>\s*(?:<siteinfo>.*?</siteinfo>\s*)?)?(?:</mediawiki>\s*)?",
@@ -388,16 +312,6 @@ _BETWEEN = re.compile(
 )
 _TAG = re.compile(r"</?[a-z]+[^<>\n]{0,60}/?>")
 _SWITCH = re.compile(r"__[A-Z]+__")
-
-_MAX_HEADER, _MAX_FOOTER = 40_000, 60_000  # characters; the longest licence at either end has about 20,000
-_STARS = r"^\*{2,3} ?%s OF (?:TH(?:E|IS) )?(?:COPYRIGHTED )?PROJECT GUTENBERG"
-_HEADER = re.compile(  # a long title runs on in the next lines
-    rf"{_STARS}(?:[^\n]*\n){{0,2}}?[^\n]*\*\*\*[ \t]*$|{_STARS}[^\n]*$" % ("START", "START"), re.M | re.I
-)
-_SMALL_PRINT = re.compile(r"^\*+ ?END ?\*? ?THE SMALL PRINT![^\n]*$", re.M)
-_FOOTER = re.compile(
-    rf"(?:{_STARS}|^End of (?:the |this )?Project Gutenberg)[^\n]*(?:\n[^\n]+){{0,2}}" % "END", re.M | re.I
-)
 
 _READERS: dict[str, Callable[[Part, Notes, CorpusConfig], Found]] = {
     "text": _read_text,

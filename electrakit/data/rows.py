@@ -17,6 +17,7 @@ from electrakit.config import RowStyle
 SINGLE_SEGMENT = 0.1  # share of rows with one segment (official builder)
 SHORT_ROW = 0.05  # share of rows that aim at a random length (official builder)
 SHORTEST_ROW = 5
+SHORT_DOCUMENT = 13  # tokens, about ten words: such a document is a row that is nearly all padding
 NO_AIM = 100_000  # what a row of one segment aims at (official builder)
 
 Range = tuple[int, int]
@@ -37,6 +38,7 @@ COUNTS = {
     "tokens_lost": "text tokens that are in no row",
     "padding": "places filled with [PAD]",
     "rows_mostly_padding": "rows that are padding for more than half",
+    "short_documents": "1 if it has fewer than SHORT_DOCUMENT text tokens",
 }
 
 
@@ -84,6 +86,7 @@ def pack(
         "tokens_lost": tokens_per_document - num_packed,
         "padding": _sums(padding_per_row, num_rows),
         "rows_mostly_padding": _sums(padding_per_row > length / 2, num_rows),
+        "short_documents": (tokens_per_document < SHORT_DOCUMENT).astype(np.int64),
     }
     return Rows(matrix, counts)
 

@@ -6,30 +6,28 @@ Workers turn pieces of text into rows, this process appends them in order; see f
 import contextlib
 import copy
 import functools
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import xxhash
 
-from electrakit.config import PrepareConfig
-from electrakit.data.batches import read_manifest
+from electrakit.config import PrepareConfig, RowStyle, Source, Splitting
+from electrakit.data.batches import PREPARE_AGAIN, check_files, read_manifest
 from electrakit.data.corpus import Selection, harvest, print_notes, require_documents
 from electrakit.data.encode import Encoder
 from electrakit.data.files import Notes
 from electrakit.data.folder import (
+    SKIPPED,
     Built,
-    Plan,
     ShardFolder,
     has_notebook,
+    has_tokenizer,
     is_ours,
     only_writer,
-    refuse_other,
     remove_notebook,
 )
+from electrakit.data.plan import Plan, make_plan, refuse_changed, refuse_other
 from electrakit.data.rows import pack
 from electrakit.data.sources import Document, Input, find_inputs
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
@@ -37,19 +35,41 @@ from electrakit.errors import UserError, mended_by_user
 from electrakit.progress import console
 
 
-def prepare(inputs: Iterable[str | Path], **settings: Any) -> Path:
-    """Turn text into shards in the folder `out`; settings as in PrepareConfig. Goes on where a killed call stopped."""
-    config = PrepareConfig.of(inputs, **settings)
+def prepare(
+    inputs: Iterable[str | Path],
+    *,
+    tokenizer: str | Path,
+    out: str | Path,
+    length: int = 128,
+    rows: RowStyle = "full",
+    valid: float = 0.01,
+    test: float = 0.0,
+    seed: int = 0,
+    shard_mb: int = 256,
+    source: Source | None = None,
+    documents: Splitting = "blank",
+    field: str = "text",
+    encoding: str | None = None,
+    min_words: int = 0,
+    dedupe: bool = False,
+    limit: int | None = None,
+    workers: int | None = None,
+) -> Path:
+    """Turn text into shards in the folder `out`; PrepareConfig explains the settings. Goes on where a killed call stopped."""
+    return _prepare(PrepareConfig.of(**locals()))
+
+
+def _prepare(config: PrepareConfig) -> Path:
     tokenizer = load_tokenizer(config.tokenizer)
     notes = Notes()
     sources = [one for one in find_inputs(config, notes) if not is_ours(one.path, config.out)]
-    plan = _plan(config, tokenizer, sources)
+    plan = make_plan(config, tokenizer, sources)
     if _is_finished(config.out, plan) and not has_notebook(config.out):
-        return _say_finished(config.out)
+        return _say_finished(config.out, tokenizer)
     with mended_by_user(config.out), only_writer(config.out):
         if _is_finished(config.out, plan):  # by a process that held the lock until now, or was killed at the very end
             remove_notebook(config.out)
-            return _say_finished(config.out)
+            return _say_finished(config.out, tokenizer)
         try:
             folder = _fill(config, tokenizer, plan, sources, notes)
         except _TokieDiffers as difference:
@@ -61,7 +81,7 @@ def prepare(inputs: Iterable[str | Path], **settings: Any) -> Path:
             warning = f"{difference}. All is made anew, without tokie."
             console.print(warning, style="yellow", markup=False, soft_wrap=True)
             folder = _fill(config, tokenizer, plan, sources, notes, fast=False)
-    print_notes(folder.notes)
+    print_notes(folder.notes, config.out / SKIPPED)
     return config.out
 
 
@@ -75,18 +95,25 @@ def _fill(
         )
         selection = Selection(config, folder.num_documents, folder.seen)
         job = Job(str(config.out / "tokenizer"), config, folder.dtype, folder.fast)
+        remark = tokenizer.remark
         if folder.after[0] < len(sources):
             pieces = harvest(config, sources, functools.partial(build, job), "preparing", folder.after)
             for piece in closing.enter_context(contextlib.closing(pieces)):
                 if piece.value.warnings:
                     raise _TokieDiffers(piece.value.warnings[0])
                 folder.add(piece, selection.choose(piece))
+                if remark and folder.num_rows:  # not before: an error is one line
+                    console.print(remark, markup=False, soft_wrap=True)
+                    remark = ""
                 if selection.is_full:
                     break
+                if piece.is_last:  # here, so that a stage without a result does not end with "done"
+                    require_documents(folder.num_rows, folder.notes, config)
                 folder.save_now_and_then()
             folder.after = (len(sources), 0)
             folder.save()
         require_documents(folder.num_rows, folder.notes, config)
+        refuse_changed(plan, sources, config.out)
         folder.finish()
     return folder
 
@@ -142,40 +169,7 @@ def _encoder(folder: str, fast: bool) -> tuple[Encoder, dict[str, int]]:
     return Encoder(tokenizer.json, fast), tokenizer.special_ids
 
 
-# --- what must be the same to go on ----------------------------------------------------------------------------------
-
-
-def _plan(config: PrepareConfig, tokenizer: TokenizerFiles, sources: list[Input]) -> Plan:
-    """All that decides the shards' bytes."""
-    settings = {name: value for name, value in config.identity().items() if name not in ("inputs", "tokenizer")}
-    lines = [
-        json.dumps({"name": one.name, "bytes": one.num_bytes, "start": _hash_of_start(one.path)}) + "\n"
-        for one in sources
-    ]
-    listed = "".join(lines).encode()
-    summary = {
-        "files": len(sources),
-        "bytes": sum(one.num_bytes or 0 for one in sources),
-        "xxh3_128": xxhash.xxh3_128_hexdigest(listed),
-    }
-    entry = {**settings, "tokenizer": tokenizer.fingerprint, "sources": summary}
-    read_once = [one.name for one in sources if _can_be_read_only_once(one)]
-    return Plan(json.loads(json.dumps(entry, allow_nan=False)), listed, read_once)  # as it will be read again
-
-
-def _can_be_read_only_once(one: Input) -> bool:
-    return one.name == "-" or (one.path is not None and not Path(one.path).is_file())
-
-
-def _hash_of_start(path: str | None) -> str | None:
-    """Enough to notice that a file of the same size is another one; what can be read only once is left alone."""
-    if path is None or not Path(path).is_file():
-        return None
-    try:
-        with Path(path).open("rb") as file:
-            return xxhash.xxh3_64_hexdigest(file.read(2**16))
-    except OSError:
-        return None
+# --- what is there already -------------------------------------------------------------------------------------------
 
 
 def _is_finished(out: Path, plan: Plan) -> bool:
@@ -190,7 +184,11 @@ def _is_finished(out: Path, plan: Plan) -> bool:
     return True
 
 
-def _say_finished(out: Path) -> Path:
-    rows = f"{read_manifest(out)['counts']['rows']:,} rows"
-    console.print(f"{out} is finished already: {rows}. Nothing to do.", markup=False, soft_wrap=True)
+def _say_finished(out: Path, tokenizer: TokenizerFiles) -> Path:
+    """Finished, and every byte of it as it was written: else an error that says what is damaged."""
+    manifest = read_manifest(out)
+    num_rows = check_files(out, manifest)
+    if not has_tokenizer(out, tokenizer):
+        raise UserError(f"{out / 'tokenizer'} is not the tokenizer that made these shards: {PREPARE_AGAIN}")
+    console.print(f"{out} is finished already: {num_rows:,} rows. Nothing to do.", markup=False, soft_wrap=True)
     return out

@@ -7,6 +7,7 @@ workers, see readers.py. Nothing is dropped silently: what cannot be used is cou
 import contextlib
 import io
 import json
+import lzma
 import re
 import shutil
 import sys
@@ -21,28 +22,35 @@ import xxhash
 from electrakit.config import CorpusConfig
 from electrakit.data import docstrings
 from electrakit.data.archives import tar_members, zip_members
-from electrakit.data.cutting import chunks, cut_records, cut_text
+from electrakit.data.cutting import DOCUMENT_ENDS, chunks, cut_records, cut_text
 from electrakit.data.files import (
     TOO_MUCH,
     Allowance,
     Guarded,
     Notes,
+    Transcoded,
     buffered,
     find_files,
     in_short,
     opened,
     real_path,
 )
-from electrakit.data.readers import Document, Part, Piece, hidden_namespaces, identity, is_utf8, read, recognise
+from electrakit.data.readers import Document, Part, Piece, identity, read
+from electrakit.data.recognise import OPENWEBTEXT_FILE, hidden_namespaces, is_utf8, recognise
+from electrakit.data.tables import dataset_values, parquet_values
 from electrakit.engine import Workers
 from electrakit.errors import UserError
 
 __all__ = ["Document", "Input", "Notes", "Part", "Piece", "cut", "find_inputs", "identity", "read"]
 
 PIECE_BYTES = 2**20
-MAX_DOCUMENT_BYTES = 16 * 2**20  # a longer document is cut into several; they stay in the same split
-MAX_RECORD_BYTES = 64 * 2**20  # a JSON line or a page cannot be cut
-SMALL_ARCHIVE_BYTES = 4 * 2**20  # OpenWebText's have 0.6 MB; a larger one is read here, as a stream
+MAX_DOCUMENT_BYTES = 4 * 2**20  # a longer document is cut into several; they stay in the same split
+MAX_RECORD_BYTES = 8 * 2**20  # a JSON line or a page cannot be cut; Wikipedia's longest pages have 2 MB
+MAX_LONG_RECORD_BYTES = 64 * 2**20  # but the text of a JSON line can, if this process loads it
+MAX_SPREAD_BYTES = 32 * 2**20  # a JSON value over many lines is loaded as a whole
+SMALL_ARCHIVE_BYTES = 2 * 2**20  # OpenWebText's have 0.6 MB; a larger one is read here, as a stream
+DOCUMENT_WEIGHT = 256  # a document counts for this many bytes at least: rows of short ones are mostly padding
+ARCHIVE_WEIGHT = 4  # times its bytes: what comes out of it
 MAX_DEPTH = 3  # archives within archives
 
 
@@ -98,20 +106,30 @@ def cut(
                 reader.notes.clear()  # they were counted the first time
                 continue
             piece.parts.append(part)
-            piece_size += len(part.data) if isinstance(part.data, bytes) else sum(len(text or "") for text in part.data)
+            piece_size += _weight(part)
             if piece_size >= PIECE_BYTES:
                 piece.notes.merge(reader.notes)
                 reader.notes.clear()
-                piece.after, piece.num_bytes_read = (index, number + 1), num_bytes_before + reader.num_bytes_read()
+                piece.after, piece.num_bytes_read = (index, number + 1), num_bytes_before + reader.num_read()
                 yield piece
                 piece, piece_size = Piece(), 0
         if number == -1 and not reader.notes.counts:
             reader.notes.add("empty file", one.name)
         piece.notes.merge(reader.notes)
-        num_bytes_before += one.num_bytes or 0
+        num_bytes_before += reader.num_read() if one.num_bytes is None else one.num_bytes
     if start[0] < len(inputs):
         piece.after, piece.num_bytes_read = (len(inputs), 0), num_bytes_before
         yield piece
+
+
+def _weight(part: Part) -> int:
+    """How much work and memory a part is, in bytes of ordinary text."""
+    if not isinstance(part.data, bytes):
+        return max(sum(len(text or "") for text in part.data), DOCUMENT_WEIGHT * len(part.data))
+    if part.kind == "archive":
+        return ARCHIVE_WEIGHT * len(part.data)
+    end = _RECORD_ENDS.get(part.kind) or DOCUMENT_ENDS[part.splitting]
+    return max(len(part.data), DOCUMENT_WEIGHT * (part.data.count(end) + 1 if end else 1))
 
 
 class _Reader:
@@ -119,7 +137,10 @@ class _Reader:
 
     def __init__(self, config: CorpusConfig, workers: Workers) -> None:
         self.config, self.workers, self.notes = config, workers, Notes()
-        self.num_bytes_read: Callable[[], int] = lambda: 0
+        self.num_bytes_read: Callable[[], int] | None = None
+
+    def num_read(self) -> int:
+        return self.num_bytes_read() if self.num_bytes_read is not None else 0
 
     def parts(self, one: Input) -> Iterator[Part]:
         if one.name == "builtin:python":
@@ -134,18 +155,20 @@ class _Reader:
                 return
             with file:
                 raw = Guarded(file, one.name, self.notes)
-                self.num_bytes_read = lambda: min(raw.num_bytes_out, one.num_bytes or 0)
+                self.num_bytes_read = lambda: min(raw.num_bytes_out, one.num_bytes or raw.num_bytes_out)
                 self.allowance = Allowance(lambda: one.num_bytes or raw.num_bytes_out)
                 yield from self._file(buffered(raw), one.name)
 
-    def _file(self, raw: io.BufferedReader, name: str, depth: int = 0) -> Iterator[Part]:
-        if _OPENWEBTEXT_ARCHIVE.search(name) and raw.peek(6).startswith(b"\xfd7zXZ"):
+    def _file(self, raw: io.BufferedReader, name: str, depth: int = 0, is_openwebtext: bool = False) -> Iterator[Part]:
+        num_noted = self.notes.counts.total()
+        may_be_theirs = self.config.source in (None, "openwebtext") and _OPENWEBTEXT_ARCHIVE.search(name)
+        if may_be_theirs and _is_tar_in_xz(raw.peek(2**16)):
+            is_openwebtext = True
             data = raw.read(SMALL_ARCHIVE_BYTES)
             if len(data) < SMALL_ARCHIVE_BYTES:  # the workers decompress these
                 yield Part(name, "archive", data)
                 return
             raw = buffered(Guarded(_Joined(data, raw), name, self.notes))
-        num_noted = self.notes.counts.total()
         stream = opened(raw, name, self.notes, self.allowance)
         head = stream.peek(2**16)[: 2**16]
         is_tar, is_zip = head[257:262] == b"ustar", head.startswith(b"PK\x03\x04")
@@ -156,52 +179,85 @@ class _Reader:
             self.notes.add(f"archive within {MAX_DEPTH} archives; left out", name)
         elif is_tar:
             for member, content in tar_members(stream, name, self.notes):
-                yield from self._file(content, member, depth + 1)
+                yield from self._file(content, member, depth + 1, is_openwebtext)
         elif is_zip and not _OFFICE_OR_EPUB.match(head[30:]):
             with self._seekable(stream) as file:
                 for member, content in zip_members(file, name, self.notes, self.allowance):
                     yield from self._file(content, member, depth + 1)
         else:
-            kind = self.config.source or recognise(head, _COMPRESSION.sub("", name))
+            kind = self.config.source or recognise(head, _COMPRESSION.sub("", str(Path(name).absolute())))
             if kind is None or is_zip:
                 self.notes.add("not text, and no known kind of file; left out", name)
             elif kind == "parquet":
                 with self._seekable(stream) as file:
                     yield from self._parquet(file, name)
             else:
-                yield from self._cut_stream(stream, name, kind)
+                is_openwebtext = is_openwebtext or OPENWEBTEXT_FILE.search(name) is not None
+                yield from self._cut_stream(stream, name, "openwebtext" if kind == "text" and is_openwebtext else kind)
 
     def _cut_stream(self, stream: io.BufferedReader, name: str, kind: str) -> Iterator[Part]:
-        splitting = self.config.documents
-        if kind in ("gutenberg", "openwebtext") or _OPENWEBTEXT_FILE.search(name):
-            splitting = "file"
+        head = stream.peek(2**16)
+        splitting = "file" if kind in ("gutenberg", "openwebtext") else self.config.documents
+        if kind == "wikiextractor" and head.lstrip().startswith((b"{", b"[")):
+            kind = "jsonl"  # its other form
         kind = "text" if kind == "openwebtext" else kind
-        namespaces = hidden_namespaces(stream.peek(2**16)) if kind == "wikipedia" else ()
-        if kind == "jsonl" and _is_spread(stream.peek(2**16)):
+        encoding = self.config.encoding
+        if encoding is not None and kind in ("text", "gutenberg") and not is_utf8(head):
+            stream = buffered(Transcoded(stream, encoding, name, self.notes))
+        namespaces = hidden_namespaces(head) if kind == "wikipedia" else ()
+        if kind == "jsonl" and _is_spread(head):
             stream = self._with_a_record_on_each_line(stream, name)
         source = chunks(stream, MAX_DOCUMENT_BYTES if splitting == "file" else PIECE_BYTES)
         if kind in _RECORD_ENDS:
-            slices = cut_records(source, _RECORD_ENDS[kind], MAX_RECORD_BYTES)
+            max_bytes = MAX_LONG_RECORD_BYTES if kind == "jsonl" else MAX_RECORD_BYTES
+            slices = cut_records(source, _RECORD_ENDS[kind], max_bytes)
         else:
             slices = cut_text(source, splitting, MAX_DOCUMENT_BYTES)
         seems_utf8, last_key = False, None
         for data, line, key, is_too_long in slices:
             if is_too_long:
-                self.notes.add(f"record longer than {MAX_RECORD_BYTES:,} bytes; left out", f"{name}:{line}")
+                self.notes.add(f"record longer than {max_bytes:,} bytes; left out", f"{name}:{line}")
                 continue
-            if kind == "wikipedia" and (b"<!DOCTYPE" in data or b"<!ENTITY" in data):
-                self.notes.add("XML with a DOCTYPE; refused from there on", f"{name}:{line}")
-                return
+            if kind == "jsonl" and len(data) > MAX_RECORD_BYTES:
+                yield from self._long_records(data, name, line)
+                continue
+            doctype = _DOCTYPE.search(data) if kind == "wikipedia" else None
+            if doctype is not None:
+                num_lines = data.count(b"\n", 0, doctype.start())
+                self.notes.add("XML with a DOCTYPE; refused from there on", f"{name}:{line + num_lines}")
+                data, end, _ = data[: doctype.start()].rpartition(_RECORD_ENDS[kind])
+                data += end
             if key not in (None, last_key):
                 self.notes.add(f"document longer than {MAX_DOCUMENT_BYTES:,} bytes; cut into several", f"{name}:{line}")
             last_key = key
             seems_utf8 = seems_utf8 or is_utf8(data)
-            yield Part(name, kind, data, line, splitting, key, seems_utf8, namespaces)
+            if data:
+                yield Part(name, kind, data, line, splitting, key, seems_utf8, namespaces)
+            if doctype is not None:
+                return
+
+    def _long_records(self, data: bytes, name: str, first_line: int) -> Iterator[Part]:
+        """JSON lines of which at least one is so long that its text is cut here, before a worker sees it."""
+        for number, line in enumerate(io.BytesIO(data), first_line):
+            if len(line) <= MAX_RECORD_BYTES:
+                yield Part(name, "jsonl", line, number, is_utf8=is_utf8(line))
+                continue
+            try:
+                record = json.loads(line)
+                text = record[self.config.field].encode("utf-8", "surrogatepass")
+            except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+                self.notes.add(
+                    f"record longer than {MAX_RECORD_BYTES:,} bytes and not as it should be; left out",
+                    f"{name}:{number}",
+                )
+                continue
+            del record
+            yield from self._long_text(memoryview(text), name, number)
 
     def _with_a_record_on_each_line(self, stream: io.BufferedReader, name: str) -> io.BufferedReader:
         """One JSON value over many lines, an object or a list of them, as JSON lines; what is none stays as it is."""
-        data = stream.read(MAX_RECORD_BYTES)
-        if len(data) < MAX_RECORD_BYTES:
+        data = stream.read(MAX_SPREAD_BYTES)
+        if len(data) < MAX_SPREAD_BYTES:
             with contextlib.suppress(ValueError, RecursionError):
                 loaded = json.loads(data)
                 data = "\n".join(map(json.dumps, loaded if isinstance(loaded, list) else [loaded])).encode()
@@ -220,33 +276,19 @@ class _Reader:
             yield copy
 
     def _parquet(self, file: Any, name: str) -> Iterator[Part]:
-        import pyarrow
-        import pyarrow.parquet
-
-        try:
-            table = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**20)  # row groups can be large
-            if self.config.field not in table.schema_arrow.names:
-                self.notes.add(f"no column {self.config.field!r}; left out", f"{name} has {table.schema_arrow.names}")
-                return
-            batches = table.iter_batches(batch_size=16, columns=[self.config.field])  # 16 texts could be a gigabyte
-            values = (_as_text(value) for batch in batches for value in batch.column(0))
-            yield from self._texts(self._within_allowance(values, name), name)
-        except UserError:
-            raise
-        except (pyarrow.ArrowException, OSError, ValueError) as error:
-            what = f"damaged parquet file ({type(error).__name__}); what came before is kept"
-            self.notes.add(what, f"{name}: {in_short(error)}")
+        values = parquet_values(file, name, self.config.field, MAX_DOCUMENT_BYTES, self.notes)
+        yield from self._texts(self._within_allowance(values, name), name)
 
     def _within_allowance(self, values: Iterable[Any], name: str) -> Iterator[Any]:
         for value in values:
-            if isinstance(value, str) and self.allowance.is_used_up(len(value)):
+            if isinstance(value, str | memoryview) and self.allowance.is_used_up(len(value)):
                 self.notes.add(TOO_MUCH, name)
                 return
             yield value
 
     def _dataset(self, name: str) -> Iterator[Part]:
         try:
-            yield from self._texts(_rows_of_dataset(name.removeprefix("hf:"), self.config.field), name)
+            yield from self._texts(dataset_values(name.removeprefix("hf:"), self.config.field), name)
         except UserError:
             raise
         except Exception as error:  # the library raises many kinds, for a wrong name, damage and no network alike
@@ -255,11 +297,17 @@ class _Reader:
     def _texts(self, values: Iterable[Any], name: str) -> Iterator[Part]:
         """Values that a library has read, one after the other, as parts."""
         texts: list[str | None] = []
-        num_characters, row = 0, 1
-        for number, value in enumerate(values, 1):
-            if isinstance(value, str) and len(value) > MAX_RECORD_BYTES:
-                self.notes.add(f"record longer than {MAX_RECORD_BYTES:,} bytes; left out", f"{name}:{number}")
-                value = ""
+        num_characters, num_read, row, number = 0, 0, 1, 0
+        self.num_bytes_read = self.num_bytes_read or (lambda: num_read)
+        for value in values:
+            number += 1
+            num_read += len(value) if isinstance(value, str) else 0
+            if isinstance(value, memoryview) or (isinstance(value, str) and len(value) > MAX_DOCUMENT_BYTES // 4):
+                if texts:
+                    yield Part(name, "texts", texts, row)
+                yield from self._long_text(value, name, number)
+                texts, num_characters, row, value = [], 0, number + 1, None  # so that there are never two
+                continue
             texts.append(value if isinstance(value, str) else None)
             num_characters += len(texts[-1] or "")
             if num_characters >= PIECE_BYTES or len(texts) == 4096:
@@ -267,6 +315,19 @@ class _Reader:
                 texts, num_characters, row = [], 0, number + 1
         if texts:
             yield Part(name, "texts", texts, row)
+
+    def _long_text(self, text: str | memoryview, name: str, row: int) -> Iterator[Part]:
+        """A text that may be too long for one document, cut as plain text is."""
+        chunks = (text[start : start + PIECE_BYTES] for start in range(0, len(text), PIECE_BYTES))
+        source = (
+            chunk.encode("utf-8", "surrogatepass") if isinstance(chunk, str) else bytes(chunk) for chunk in chunks
+        )
+        last_key = None
+        for data, _, key, _ in cut_text(source, "file", MAX_DOCUMENT_BYTES):
+            if key not in (None, last_key):
+                self.notes.add(f"document longer than {MAX_DOCUMENT_BYTES:,} bytes; cut into several", f"{name}:{row}")
+            last_key = key
+            yield Part(name, "texts", [data.decode("utf-8", "surrogateescape")], row, key=key)
 
     def _builtin(self) -> Iterator[Part]:
         """The prose inside this Python installation: a document is a source file, its lines are paragraphs, each once."""
@@ -315,34 +376,13 @@ def _standard_input() -> int:
         raise UserError("there is no standard input to read; name a file instead of -") from None
 
 
-def _as_text(value: Any) -> Any:
-    """A value of a table's column: text even if it is stored as bytes, or is not quite UTF-8."""
+def _is_tar_in_xz(head: bytes) -> bool:
+    if not head.startswith(b"\xfd7zXZ"):
+        return False
     try:
-        loaded = value.as_py()
-    except UnicodeDecodeError:
-        loaded = value.as_buffer().to_pybytes()
-    return loaded.decode("utf-8", "surrogateescape") if isinstance(loaded, bytes) else loaded
-
-
-def _rows_of_dataset(name: str, field: str) -> Iterator[Any]:
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(f"hf:{name} needs the datasets library; pip install 'electrakit[hf]'") from None
-    if (Path(name) / "state.json").exists() or (Path(name) / "dataset_dict.json").exists():
-        rows = datasets.load_from_disk(name)
-        if isinstance(rows, dict) and "train" not in rows:
-            raise UserError(
-                f"the dataset {name!r} has no split 'train' but {sorted(rows)}; name the folder of one of them"
-            )
-        rows = rows["train"] if isinstance(rows, dict) else rows
-    else:
-        path, _, variant = name.partition(":")
-        rows = datasets.load_dataset(path, variant or None, split="train", streaming=True)
-    for row in rows:
-        if field not in row:
-            raise UserError(f"the dataset {name!r} has no field {field!r} but {sorted(row)}; use --field")
-        yield row[field]
+        return lzma.LZMADecompressor().decompress(head, 512)[257:262] == b"ustar"
+    except lzma.LZMAError:
+        return False
 
 
 def _docstrings_of(file: Path) -> list[str]:
@@ -355,5 +395,5 @@ def _docstrings_of(file: Path) -> list[str]:
 _RECORD_ENDS = {"jsonl": b"\n", "wikipedia": b"</page>", "wikiextractor": b"</doc>"}
 _COMPRESSION = re.compile(r"\.(gz|xz|bz2|zst)$", re.I)
 _OFFICE_OR_EPUB = re.compile(rb"mimetype|\[Content_Types\]|_rels/")  # zip archives of markup, not of text
-_OPENWEBTEXT_ARCHIVE = re.compile(r"urlsf_subset\d+-\d+_data\.xz$")
-_OPENWEBTEXT_FILE = re.compile(r"(^|[/:])\d{7}-[0-9a-f]{32}\.txt$")
+_OPENWEBTEXT_ARCHIVE = re.compile(r"_data\.xz$", re.I)
+_DOCTYPE = re.compile(rb"<!(?:DOCTYPE|ENTITY)", re.I)

@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,14 +21,15 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 
-from electrakit.config import TokenizerConfig
+from electrakit.config import Source, Splitting, TokenizerConfig
 from electrakit.data.corpus import Selection, harvest, print_notes, require_documents
-from electrakit.data.files import Notes
+from electrakit.data.files import Notes, in_short
 from electrakit.data.sources import Document, find_inputs
 from electrakit.errors import UserError, mended_by_user
 from electrakit.progress import console
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+HUB_TIMEOUT = 5  # seconds until we say that there is no connection
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class TokenizerFiles:
     json: str
     special_ids: dict[str, int]
     config: dict[str, Any]
+    remark: str = ""  # what a person should know about how it was read
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -71,9 +73,29 @@ class TokenizerFiles:
             temporary.replace(folder / name)
 
 
-def train_tokenizer(inputs: Iterable[str | Path], **settings: Any) -> Path:
-    """Train a WordPiece tokenizer on `inputs` and write it to the folder `out`; settings as in TokenizerConfig."""
-    config = TokenizerConfig.of(inputs, **settings)
+def train_tokenizer(
+    inputs: Iterable[str | Path],
+    *,
+    out: str | Path,
+    vocab_size: int = 30_522,
+    cased: bool = False,
+    keep_accents: bool = False,
+    min_frequency: int = 2,
+    max_alphabet: int = 1000,
+    source: Source | None = None,
+    documents: Splitting = "blank",
+    field: str = "text",
+    encoding: str | None = None,
+    min_words: int = 0,
+    dedupe: bool = False,
+    limit: int | None = None,
+    workers: int | None = None,
+) -> Path:
+    """Train a WordPiece tokenizer on `inputs` and write it to the folder `out`; TokenizerConfig explains the settings."""
+    return _train(TokenizerConfig.of(**locals()))
+
+
+def _train(config: TokenizerConfig) -> Path:
     if (config.out / "tokenizer.json").exists():
         raise UserError(f"{config.out} already holds a tokenizer; name another --out, or remove it")
     with mended_by_user(config.out):
@@ -85,8 +107,9 @@ def train_tokenizer(inputs: Iterable[str | Path], **settings: Any) -> Path:
         alphabet = _alphabet(counts, config.max_alphabet)
         if not alphabet:
             raise UserError(f"no usable text in {', '.join(config.inputs)}: nothing in it can be seen")
+        first = _first_pieces(alphabet, config)
         console.print(f"Learning {config.vocab_size:,} pieces from {num_documents:,} documents ...")
-        vocabulary = _learn(_texts(spool, alphabet), alphabet, config)
+        vocabulary = _learn(_texts(spool, alphabet), first, config)
     if len(vocabulary) < config.vocab_size:
         console.print(f"[yellow]The corpus gave only {len(vocabulary):,} of {config.vocab_size:,} pieces: it is small.")
     with mended_by_user(config.out):
@@ -144,29 +167,52 @@ def _from_hub(name: str) -> Path:
     """The tokenizer of a hub name: from the cache if it is there, else from the network."""
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise UserError(f"no tokenizer at {name!r}: name a folder, a tokenizer.json, a vocab.txt or a hub name")
-    import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    path = _download(name, is_local=True)
+    if path is None:
+        _require_hub(name)
+        path = _download(name, is_local=False)
+    if path is None:
+        raise UserError(f"no tokenizer at {name!r}: that name on the hub has neither tokenizer.json nor vocab.txt")
+    return path
 
-    reason = "it has neither tokenizer.json nor vocab.txt"
-    for is_local in (True, False):
-        download = functools.partial(huggingface_hub.hf_hub_download, name, local_files_only=is_local)
-        for file in ("tokenizer.json", "vocab.txt"):
-            try:
-                path = download(file)
-            except LocalEntryNotFoundError as error:
-                reason = str(error).strip().splitlines()[0][:200]
-                if not is_local:
-                    break  # no network: asking for another file would only wait again
-            except EntryNotFoundError:
-                continue
-            except Exception as error:  # no such name, no permission, no connection: all mean that it cannot be had
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-                break
-            else:
-                with contextlib.suppress(EntryNotFoundError):
-                    download("tokenizer_config.json")
-                return Path(path)
-    raise UserError(f"no tokenizer at {name!r}: there is no such folder or file, and the hub says: {reason}")
+
+def _download(name: str, is_local: bool) -> Path | None:
+    """A file of the hub, or with `is_local` of its cache; None if there is neither tokenizer.json nor vocab.txt."""
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RepositoryNotFoundError
+
+    download = functools.partial(huggingface_hub.hf_hub_download, name, local_files_only=is_local)
+    for file in ("tokenizer.json", "vocab.txt"):
+        try:
+            path = download(file)
+        except EntryNotFoundError:  # LocalEntryNotFoundError is one too
+            continue
+        except GatedRepoError:
+            raise UserError(f"no permission for {name!r} on the hub: ask for access there, and log in") from None
+        except RepositoryNotFoundError:
+            raise UserError(
+                f"no tokenizer at {name!r}: there is no such folder or file, and no such name on the hub"
+            ) from None
+        except Exception as error:  # whatever else: it cannot be had
+            raise UserError(f"cannot load {name!r} from the hub ({in_short(error)}); try again later") from None
+        with contextlib.suppress(EntryNotFoundError):
+            download("tokenizer_config.json")
+        return Path(path)
+    return None
+
+
+def _require_hub(name: str) -> None:
+    """Ask once whether the hub answers: a download would ask six times, for half a minute, and print each time."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT)
+    except Exception:  # the libraries have a dozen for "no connection", and one for "offline mode"
+        raise UserError(
+            f"no tokenizer at {name!r}: there is no such folder or file, and the hub ({constants.ENDPOINT}) cannot be "
+            "reached; name a folder, a tokenizer.json or a vocab.txt"
+        ) from None
 
 
 def _from_vocabulary(text: str, config: dict[str, Any]) -> TokenizerFiles:
@@ -186,11 +232,11 @@ def _from_vocabulary(text: str, config: dict[str, Any]) -> TokenizerFiles:
         token != token.lower() for token in tokens if token not in SPECIAL_TOKENS.values() and "[unused" not in token
     )
     is_cased = not config.get("do_lower_case", not has_capitals)
-    if "do_lower_case" not in config:
-        console.print(
-            f"The vocabulary has {'capital' if is_cased else 'no capital'} letters: read as {'cased' if is_cased else 'lower-case'}."
-        )
-    return _wordpiece(vocabulary, is_cased, keep_accents=config.get("strip_accents") is False)
+    files = _wordpiece(vocabulary, is_cased, keep_accents=config.get("strip_accents") is False)
+    if "do_lower_case" in config:
+        return files
+    found, read_as = ("capital letters", "cased") if is_cased else ("no capital letters", "lower-case")
+    return replace(files, remark=f"The vocabulary has {found}: read as {read_as}.")
 
 
 def _normalizer(cased: bool, keep_accents: bool) -> BertNormalizer:
@@ -248,6 +294,8 @@ def _spool(config: TokenizerConfig, spool: IO[bytes]) -> tuple[np.ndarray, int]:
             notes.merge(piece.notes)
             if selection.is_full:
                 break
+            if piece.is_last:
+                require_documents(selection.num_documents, notes, config)
     require_documents(selection.num_documents, notes, config)
     print_notes(notes)
     return counts, selection.num_documents
@@ -288,22 +336,28 @@ def _alphabet(counts: np.ndarray, max_alphabet: int) -> set[str]:
     return {chr(point) for point in sorted(present, key=lambda point: (-counts[point], point))[:max_alphabet]}
 
 
-def _learn(texts: Iterator[str], alphabet: set[str], config: TokenizerConfig) -> dict[str, int]:
+def _first_pieces(alphabet: set[str], config: TokenizerConfig) -> list[str]:
+    """The five special tokens, and every character that can stand inside a word."""
+    splitter = BertPreTokenizer()
+    inside_words = [c for c in sorted(alphabet) if len(splitter.pre_tokenize_str(f"a{c}a")) == 1]
+    first = [*SPECIAL_TOKENS.values(), *(f"##{c}" for c in inside_words)]
+    smallest = len(first) + len(alphabet)  # a character has one piece for the start of a word, one for its inside
+    if smallest > config.vocab_size:
+        raise UserError(
+            f"--vocab-size {config.vocab_size} is too small for the {len(alphabet)} different characters of this text; "
+            f"use {smallest} or more, or lower --max-alphabet"
+        )
+    return first
+
+
+def _learn(texts: Iterator[str], first: list[str], config: TokenizerConfig) -> dict[str, int]:
     """Train WordPiece so that the same text gives the same vocabulary, always.
 
     The library numbers the pieces `##c` in the order of a hash table that differs from run to run, and equal counts are
     then decided by those numbers. Given beforehand, as if they were special tokens, they have a fixed order.
     """
-    splitter = BertPreTokenizer()
-    inside_words = [c for c in sorted(alphabet) if len(splitter.pre_tokenize_str(f"a{c}a")) == 1]
-    first = [*SPECIAL_TOKENS.values(), *(f"##{c}" for c in inside_words)]
-    if len(first) + len(alphabet) > config.vocab_size:
-        raise UserError(
-            f"--vocab-size {config.vocab_size} is too small for the {len(alphabet)} different characters of this text; "
-            f"use {len(first) + len(alphabet)} or more, or lower --max-alphabet"
-        )
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = splitter
+    tokenizer.pre_tokenizer = BertPreTokenizer()
     trainer = WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
