@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, ShowConfig, TokenizerConfig
+from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, PretrainArguments, ShowConfig, TokenizerConfig
 from electrakit.errors import UserError
 
 Verb = (
@@ -17,11 +17,16 @@ Verb = (
     | Annotated[PrepareConfig, tyro.conf.subcommand("prepare")]
     | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
     | Annotated[ShowConfig, tyro.conf.subcommand("show")]
+    | Annotated[PretrainArguments, tyro.conf.subcommand("pretrain")]
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one verb. Exit code 0: done; 1: the doctor found something serious; 2: something for the user to mend."""
+    """Run one verb.
+
+    Exit code 0: done; 1: the doctor found something serious; 2: something for the user to mend; 75: training was asked to stop, and
+    goes on when the same command is given again.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave tidily, as for Ctrl-C
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -30,10 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             show(arguments[1:])
             sys.exit(0)
+        if arguments[:1] == ["pretrain"]:
+            sys.exit(_pretrain(arguments[1:]))
         config = tyro.cli(
             Verb,
             prog="electra",
-            description="Pretrain ELECTRA text encoders: text -> tokenizer -> shards -> networks and objectives.",
+            description="Pretrain ELECTRA text encoders: text -> tokenizer -> shards -> pretraining -> a transformers model.",
             args=arguments,
             config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes, tyro.conf.HelptextFromCommentsOff),
         )
@@ -50,6 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of a pipe has gone
         sys.stderr.close()
         sys.exit(141)
+
+
+def _pretrain(arguments: Sequence[str]) -> int:
+    from electrakit.arguments import config_from_arguments
+
+    _, config = config_from_arguments(arguments, verb="pretrain")
+    import electrakit
+
+    return 0 if electrakit.pretrain(config).is_complete else 75
 
 
 def _run(config: Any) -> int:

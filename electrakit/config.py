@@ -1,5 +1,6 @@
 """The settings of every stage: frozen dataclasses, the same for Python and for the command line."""
 
+import codecs
 import math
 import os
 from collections.abc import Iterable
@@ -28,6 +29,8 @@ class CorpusConfig:
     """Where a document of plain text ends: at a blank line, at the end of the file, or at the end of each line."""
     field: str = "text"
     """The field that holds the text, for .jsonl, .parquet and Hugging Face datasets."""
+    encoding: str | None = None
+    """The encoding of plain text and books that are not UTF-8, such as koi8-r. By default Windows-1252."""
     min_words: int = 0
     """Leave out documents of fewer words."""
     dedupe: bool = False
@@ -42,6 +45,10 @@ class CorpusConfig:
         check_types(self)
         if not self.inputs:
             raise UserError("no inputs: name files, folders, globs, - for standard input, or builtin:python")
+        if self.encoding is not None and not _is_encoding(self.encoding):
+            raise UserError(
+                f"--encoding {self.encoding!r} is not known; name one such as koi8-r, windows-1251 or shift_jis"
+            )
         if self.min_words < 0:
             raise UserError(f"--min-words must be 0 or more, got {self.min_words}")
         if self.limit is not None and self.limit < 1:
@@ -91,8 +98,11 @@ class TokenizerConfig(CorpusConfig):
 
     def checked(self) -> Self:
         super().checked()
-        if self.vocab_size < 100:
-            raise UserError(f"--vocab-size must be 100 or more, got {self.vocab_size}; 8000 to 50000 is usual")
+        if self.vocab_size < 6:
+            raise UserError(
+                f"--vocab-size must be 6 or more (five special tokens and a character), got {self.vocab_size}; "
+                "8000 to 50000 is usual"
+            )
         if self.min_frequency < 1:
             raise UserError(f"--min-frequency must be 1 or more, got {self.min_frequency}")
         if self.max_alphabet < 1:
@@ -159,6 +169,14 @@ class ShowConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PretrainArguments:
+    """Train a preset's networks on shards; goes on by itself where a stopped run was. Exit code 75: start it again to go on."""
+
+    preset: Annotated[Positional[str], arg(metavar="PRESET --data SHARDS --run RUN [--setting value ...]")]
+    """`electra pretrain --help` lists the presets, `electra pretrain PRESET --help` the settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DemoConfig:
     """The whole walk in minutes, offline, on a CPU: builtin text to tokenizer to shards."""
 
@@ -166,6 +184,15 @@ class DemoConfig:
     """Folder to write."""
     workers: int | None = None
     """Number of processes; by default one for each core."""
+
+
+def _is_encoding(name: str) -> bool:
+    """Whether Python knows an encoding of text by this name, one that can be read as a stream."""
+    try:
+        b"a".decode(name)
+        return codecs.lookup(name).incrementaldecoder is not None
+    except (LookupError, ValueError):
+        return False
 
 
 def check_types(config: Any) -> None:

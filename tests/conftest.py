@@ -1,5 +1,6 @@
 """Small things that several tests use."""
 
+import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +8,12 @@ from typing import Any
 
 import pytest
 
+import electrakit as ek
 from electrakit.config import CorpusConfig
 from electrakit.data.files import Notes
 from electrakit.data.sources import Document, cut, find_inputs, read
 from electrakit.engine import Workers
+from electrakit.pretrain_config import PretrainConfig
 
 # A shell that starts us in the background has Ctrl-C ignored, and every process we start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -33,3 +36,38 @@ def read_all() -> ReadAll:
         return documents, notes
 
     return read_all
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of 32 tokens, some of them padded, of a language with a little grammar: 200 or so for training, 20 for validation."""
+    folder = tmp_path_factory.mktemp("shards")
+    chance = random.Random(0)
+    words = ["".join(chance.choices("abdegiklmnoprstu", k=chance.randint(2, 6))) for _ in range(60)]
+    documents = []
+    for _ in range(120):
+        lines = [
+            " ".join(chance.choices(words[place % 3 :: 3], k=chance.randint(3, 25)))
+            for place in range(chance.randint(1, 5))
+        ]
+        documents.append("\n".join(lines))
+    (folder / "corpus.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    tokenizer = ek.train_tokenizer([folder / "corpus.txt"], vocab_size=120, out=folder / "tokenizer", workers=1)
+    return ek.prepare(
+        [folder / "corpus.txt"], tokenizer=tokenizer, length=32, valid=0.1, out=folder / "shards", workers=1
+    )
+
+
+Tiny = Callable[..., PretrainConfig]
+
+
+@pytest.fixture
+def tiny(shards: Path, tmp_path: Path) -> Tiny:
+    """`tiny("runs/a", steps=20)`: settings of a run that takes a second."""
+
+    def tiny(run: str = "run", preset: str = "tiny", **changes: Any) -> PretrainConfig:
+        settings = {"length": 32, "vocab_size": 120, "steps": 12, "batch_size": 8, "micro_batch": 3, "log_every": 4}
+        settings |= {"valid_every": 6, "save_every": 5, "valid_rows": 16, "optim": {"warmup_steps": 2}}
+        return getattr(ek.presets, preset)(data=shards, run=tmp_path / run, **{**settings, **changes})
+
+    return tiny

@@ -27,6 +27,8 @@ MAY_IMPORT = {
     "electrakit.arguments": SETTINGS | {"electrakit.presets"},
     "electrakit.model": SETTINGS | {"electrakit.model"},
     "electrakit.objective": SETTINGS | {"electrakit.model", "electrakit.objective"},
+    "electrakit.train": SETTINGS
+    | {"electrakit.data", "electrakit.model", "electrakit.objective", "electrakit.progress", "electrakit.train"},
     "electrakit.show": SETTINGS | {"electrakit.arguments", "electrakit.data", "electrakit.model"},
     "electrakit.doctor": BASE | {"electrakit.data"},
     "electrakit.demo": BASE | {"electrakit.data", "electrakit.doctor"},

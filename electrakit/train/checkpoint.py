@@ -1,0 +1,236 @@
+"""Weights, optimizer and progress in, a folder out that is whole or not there; and back.
+
+    checkpoints/step_0005000/   model.safetensors, optimizer.safetensors, state.json, discriminator/, generator/, manifest.json
+
+A folder is written under another name, synced and hashed, its manifest last, and then renamed. Safetensors and JSON only: nothing
+that is read can run code.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from electrakit.data.batches import hash_of_file
+from electrakit.errors import UserError
+from electrakit.model.adapt import is_transformers
+from electrakit.model.encoder import Discriminator, Generator
+from electrakit.model.tie import state_once
+from electrakit.model.weights import to_transformers
+from electrakit.progress import console
+from electrakit.train.distributed import Team, fill, whole
+from electrakit.train.optim import Optimizer
+
+FORMAT = 1  # of manifest.json
+HIDDEN = "."  # folders that are being written or removed
+
+
+@dataclass
+class Progress:
+    """What a run knows besides its weights and its optimizer."""
+
+    step: int = 0
+    """Updates done, skipped ones too."""
+    seconds: float = 0.0
+    """Wall-clock time, of all starts together."""
+    sums: dict[str, float] = field(default_factory=dict)
+    """Of the figures since the last line of the log."""
+    num_skipped: int = 0
+    """Steps without an update: the loss or the gradient was not finite."""
+    has_gone_back: bool = False
+    """To the last checkpoint, after too many of these."""
+    best_step: int | None = None
+    best_loss: float | None = None
+    """The lowest loss on the valid split."""
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, run: Path, keep_last: int, milestones: list[int]) -> None:
+        self.folder = run / "checkpoints"
+        self.keep_last, self.milestones = keep_last, set(milestones)
+
+    def save(
+        self, progress: Progress, objective: nn.Module, optimizer: Optimizer, tokenizer: Path | None, team: Team
+    ) -> Path:
+        """Every process calls this, the first one writes."""
+        weights = {name: whole(tensor) for name, tensor in state_once(objective).items()}
+        averages = {name: whole(tensor) for name, tensor in optimizer.state().items()}
+        path = self.folder / f"step_{progress.step:07d}"
+        if team.is_first:
+            with self._whole_or_nothing(path) as folder:
+                save_file(_on_cpu(weights), folder / "model.safetensors")
+                save_file(_on_cpu(averages), folder / "optimizer.safetensors")
+                (folder / "state.json").write_text(json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8")
+                for name in ("discriminator", "generator"):
+                    network = getattr(objective, name, None)
+                    if isinstance(network, nn.Module):
+                        prefix = f"{name}."
+                        state = {key: weights[first] for key, first in first_names(objective, prefix).items()}
+                        write_transformers(network, state, folder / name, tokenizer)
+            self.prune(progress)
+        team.share(None)  # nobody goes on before it is there
+        return path
+
+    @contextlib.contextmanager
+    def _whole_or_nothing(self, path: Path) -> Iterator[Path]:
+        temporary = path.parent / f"{HIDDEN}{path.name}"
+        try:
+            self.clean()
+            temporary.mkdir(parents=True)
+            yield temporary
+            write_manifest(temporary)
+            if path.exists():  # damaged: else the run would not have come here again
+                path.rename(path.parent / f"{HIDDEN}{path.name}.damaged")
+            temporary.rename(path)
+            sync(path.parent)
+            self.clean()
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise UserError(
+                f"cannot write the checkpoint {path} ({error}); earlier checkpoints are untouched: make room, then start the "
+                "same command again"
+            ) from None
+
+    def clean(self) -> None:
+        """Remove what a killed process left half written or half removed."""
+        for leftover in self.folder.glob(f"{HIDDEN}step_*"):
+            shutil.rmtree(leftover)
+
+    def prune(self, progress: Progress) -> None:
+        """Keep the newest ones, the milestones and the best; a folder that is going is no checkpoint any more."""
+        steps = self.steps()
+        kept = {*steps[-self.keep_last :], *self.milestones, progress.best_step}
+        for step in steps:
+            if step not in kept:
+                going = self.path(step).rename(self.folder / f"{HIDDEN}{self.path(step).name}")
+                shutil.rmtree(going)
+
+    def steps(self) -> list[int]:
+        """Of all checkpoints, in order."""
+        names = [path.name.removeprefix("step_") for path in self.folder.glob("step_*")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step_{step:07d}"
+
+    def newest(self) -> Path | None:
+        """The newest one that is whole; damaged ones are named and passed over."""
+        for step in reversed(self.steps()):
+            damage = find_damage(self.path(step))
+            if damage is None:
+                return self.path(step)
+            console.print(
+                f"{self.path(step)} is damaged ({damage}); passed over", style="yellow", markup=False, soft_wrap=True
+            )
+        return None
+
+
+def load(path: Path, objective: nn.Module, optimizer: Optimizer) -> Progress:
+    """Read a checkpoint into an objective and an optimizer of the same kind."""
+    saved = load_file(path / "model.safetensors")
+    mine = state_once(objective)
+    if differing := sorted(set(mine) ^ set(saved)):
+        raise UserError(f"{path} does not fit these networks: {differing[0]} is in one of the two only")
+    for name, tensor in mine.items():
+        if tensor.shape != saved[name].shape:
+            raise UserError(
+                f"{path}: {name} has shape {tuple(saved[name].shape)}, this network's {tuple(tensor.shape)}"
+            )
+        fill(tensor, saved[name])
+    optimizer.load_state(load_file(path / "optimizer.safetensors"))
+    return read_progress(path)
+
+
+def read_progress(path: Path) -> Progress:
+    return Progress(**json.loads((path / "state.json").read_text(encoding="utf-8")))
+
+
+# --- files -------------------------------------------------------------------------------------------------------------
+
+
+def write_manifest(folder: Path) -> None:
+    """Sync and hash every file; the manifest is the last one."""
+    files = {}
+    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+        sync(path)
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "xxh3_128": hash_of_file(path)}
+    manifest = folder / "manifest.json"
+    manifest.write_text(json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8")
+    sync(manifest)
+    for path in (*(one for one in folder.rglob("*") if one.is_dir()), folder):
+        sync(path)
+
+
+def find_damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            return f"format {manifest['format']}, we read {FORMAT}"
+        for name, entry in manifest["files"].items():
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != entry["bytes"] or hash_of_file(path) != entry["xxh3_128"]:
+                return f"{name} is not what was written"
+    except OSError as error:
+        return f"manifest.json: {error.strerror}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "manifest.json cannot be read"
+    return None
+
+
+def sync(path: Path) -> None:
+    """Down to the disk, a file or a folder's list of names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def first_names(objective: nn.Module, prefix: str) -> dict[str, str]:
+    """For each key of a network's own state, where `state_once` of the objective has it."""
+    seen: dict[int, str] = {}
+    names = {}
+    for name, tensor in objective.state_dict(keep_vars=True).items():
+        first = seen.setdefault(id(tensor), name)
+        if name.startswith(prefix):
+            names[name.removeprefix(prefix)] = first
+    return names
+
+
+def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Path, tokenizer: Path | None) -> None:
+    """A folder that `from_pretrained` opens, where transformers has such a network; plain modules are in model.safetensors alone."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    inner = getattr(network, "model", None)
+    if isinstance(network, Generator | Discriminator):
+        with torch.random.fork_rng(devices=[]):
+            copy = type(network)(network.config)
+        copy.load_state_dict(state)
+        to_transformers(copy).save_pretrained(folder)
+    elif isinstance(inner, nn.Module) and is_transformers(inner):
+        theirs = {
+            name.removeprefix("model."): value for name, value in _on_cpu(state).items() if name.startswith("model.")
+        }
+        inner.save_pretrained(folder, state_dict=theirs)  # type: ignore[operator]
+    else:
+        return
+    if tokenizer is not None:
+        shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+
+
+def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}

@@ -1,0 +1,140 @@
+"""Figures in; metrics.jsonl, TensorBoard, wandb and the line on the terminal out."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from torch.utils.tensorboard import SummaryWriter
+
+from electrakit.errors import UserError
+from electrakit.pretrain_config import PretrainConfig
+from electrakit.progress import console
+from electrakit.train.run_folder import read_metrics
+
+SECONDS_BETWEEN_LINES = 10
+SHOWN = {  # what the terminal shows, and how
+    "loss": ("loss", ".3f"),
+    "mlm_loss": ("mlm", ".3f"),
+    "disc_loss": ("disc", ".4f"),
+    "gen_acc": ("gen acc", ".3f"),
+    "disc_acc": ("disc acc", ".3f"),
+    "disc_auc": ("auc", ".3f"),
+    "tokens_per_second": ("tok/s", ",.0f"),
+    "mfu": ("mfu", ".0%"),
+}
+
+
+class Log:
+    """Each figure of a step is written once: what was logged after the checkpoint that a run goes on from is cut off first."""
+
+    def __init__(self, run: Path, config: PretrainConfig, is_silent: bool = False) -> None:
+        self.run, self.is_silent = run, is_silent
+        self.file: Any = None
+        self.tensorboard: SummaryWriter | None = None
+        self.wandb = start_wandb(config.wandb, run) if config.wandb and not is_silent else None
+        self.line = Line(config.steps)
+
+    def go_on_from(self, step: int | None) -> None:
+        """Begin behind this step; None: at the beginning."""
+        if self.is_silent:
+            return
+        self.close_files()
+        path = self.run / "metrics.jsonl"
+        kept = [line for line in read_metrics(path) if step is not None and line["step"] <= step]
+        temporary = path.with_name(".metrics.jsonl.tmp")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        temporary.replace(path)
+        self.file = path.open("a", encoding="utf-8")
+        self.tensorboard = SummaryWriter(str(self.run / "tensorboard"), purge_step=0 if step is None else step + 1)
+
+    def write(self, split: str, step: int, figures: dict[str, float]) -> None:
+        """`step` updates are done."""
+        if self.is_silent:
+            return
+        assert self.tensorboard is not None
+        self.file.write(json.dumps({"step": step, "split": split, **figures}) + "\n")
+        self.file.flush()
+        for name, value in figures.items():
+            self.tensorboard.add_scalar(f"{split}/{name}", value, step)
+        if self.wandb is not None:
+            self.wandb.log({f"{split}/{name}": value for name, value in figures.items()}, step=step)
+        self.line.show(split, step, figures)
+
+    def advance(self, step: int, seconds_left: float | None) -> None:
+        """Where the run is."""
+        if not self.is_silent:
+            self.line.advance(step, seconds_left)
+
+    def say(self, text: str, style: str = "") -> None:
+        """Something that is no figure."""
+        if not self.is_silent:
+            self.line.print(text, style)
+
+    def close_files(self) -> None:
+        if self.file is not None and self.tensorboard is not None:
+            self.file.close()
+            self.tensorboard.close()
+
+    def close(self) -> None:
+        self.line.close()
+        self.close_files()
+        if self.wandb is not None:
+            self.wandb.finish()
+
+
+class Line:
+    """One live line on a terminal; elsewhere a plain line now and then, and one for each validation."""
+
+    def __init__(self, num_steps: int) -> None:
+        self.num_steps, self.last_print = num_steps, 0.0
+        self.seconds_left: float | None = None
+        self.bar: Progress | None = None
+
+    def start(self) -> None:
+        if console.is_terminal and self.bar is None:
+            columns = (TextColumn("{task.fields[figures]}"), BarColumn(bar_width=12), MofNCompleteColumn())
+            self.bar = Progress(*columns, TextColumn("left {task.fields[left]}"), console=console, refresh_per_second=4)
+            self.task = self.bar.add_task("", total=self.num_steps, figures="starting", left="?")
+            self.bar.start()
+
+    def advance(self, step: int, seconds_left: float | None) -> None:
+        self.seconds_left = seconds_left
+        self.start()
+        if self.bar is not None:
+            self.bar.update(self.task, completed=step, left=duration(seconds_left))
+
+    def show(self, split: str, step: int, figures: dict[str, float]) -> None:
+        text = "  ".join(f"{label} {figures[name]:{form}}" for name, (label, form) in SHOWN.items() if name in figures)
+        if split != "train":
+            self.print(f"step {step:,}  {split}: {text}", "bold")
+        elif self.bar is not None:
+            self.bar.update(self.task, figures=text)
+        elif time.monotonic() - self.last_print > SECONDS_BETWEEN_LINES or step == self.num_steps:
+            self.last_print = time.monotonic()
+            self.print(f"step {step:,} of {self.num_steps:,}  {text}  {duration(self.seconds_left)} left")
+
+    def print(self, text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def duration(seconds: float | None) -> str:
+    """3725 -> 1:02:05"""
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def start_wandb(project: str, run: Path) -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise UserError(f"--wandb {project} needs its library; pip install 'electrakit[wandb]'") from None
+    return wandb.init(project=project, name=run.name, dir=str(run), id=run.name, resume="allow")

@@ -1,0 +1,115 @@
+"""Settings in, a trained run out: the whole of pretraining, from the first step to the last.
+
+A step is a function of the weights, the optimizer's state and the step's number: rows, masks and dropout follow from the seed and
+that number. So a run that is stopped, or killed, and started again ends with the same bits.
+"""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from electrakit.errors import UserError
+from electrakit.pretrain_config import PretrainConfig
+from electrakit.train import run_folder
+from electrakit.train.distributed import averaging, join, whole
+from electrakit.train.losses import share_of_loss, shares_of
+from electrakit.train.run_folder import Run
+from electrakit.train.schedule import lr_at
+from electrakit.train.signals import Interrupts
+from electrakit.train.training import Training
+
+MAX_SKIPPED_IN_A_ROW = 3
+
+
+def pretrain(
+    config: PretrainConfig,
+    objective: nn.Module | None = None,
+    *,
+    on_checkpoint: Callable[[Path], Any] | None = None,
+    stop_after: int | None = None,
+) -> Run:
+    """Train, or go on with a run that was stopped. The same call under torchrun trains on many devices.
+
+    objective: your own pair, such as `Electra(generator, discriminator, ...)`; then the networks of `config` do not matter.
+    on_checkpoint: called with the folder of each checkpoint; if it fails, training goes on.
+    stop_after: stop, as on a signal, when this many steps of the run are done.
+    """
+    if config.data is None or config.run is None:
+        raise UserError("a run needs data and run: the folder of shards (--data) and the folder to write (--run)")
+    with contextlib.ExitStack() as held:
+        team = held.enter_context(join())
+        held.enter_context(run_folder.opened(config.run, team))
+        interrupts = held.enter_context(Interrupts())
+        training = held.enter_context(contextlib.closing(Training(config, objective, team, on_checkpoint)))
+        train(training, interrupts, stop_after)
+        return Run(config.run, training.progress.step, training.is_over)
+
+
+def train(training: Training, interrupts: Interrupts, stop_after: int | None) -> None:
+    """From the step that is next to the last one, or until somebody asks to stop."""
+    config = training.config
+    if training.last_saved is None:  # a new run
+        training.validate()
+    while not training.should_stop(interrupts.is_asked or training.progress.step == stop_after):
+        train_step(training)
+        training.progress.step += 1
+        must_look = (
+            training.team.device.type == "cpu"
+            or training.is_due(config.log_every)
+            or training.is_due(config.save_every)
+        )
+        if must_look and training.count_skipped() >= MAX_SKIPPED_IN_A_ROW:
+            go_back(training)
+            continue
+        if training.is_due(config.log_every):
+            training.write_log()
+        is_best = training.is_due(config.valid_every) and training.validate()
+        if is_best or training.is_due(config.save_every) or training.progress.step in config.milestones:
+            training.save()
+    if training.is_over and training.last_validated != training.progress.step:
+        training.validate()
+    if training.last_saved != training.progress.step:
+        training.save()
+
+
+def train_step(training: Training) -> None:
+    """One update: forward and backward for each micro-batch, then clip and step."""
+    config, team, step = training.config, training.team, training.progress.step
+    torch.manual_seed(seed_of_step(config.seed, step, team.rank))  # dropout
+    pieces = training.feed.pieces(step)
+    shares = shares_of(pieces, training.objective, config.batch_size, team)
+    for piece, share in zip(pieces, shares, strict=True):
+        with averaging(training.module, piece.is_last):
+            with training.precision:
+                output = training.module(piece.ids, piece.keys)
+            loss = share_of_loss(output, share, training.objective)
+            (loss * team.size).backward()  # the team takes the mean of its gradients
+        training.figures.add(output, loss, share, piece.num_rows / config.batch_size)
+    max_norm = torch.inf if config.optim.max_grad_norm is None else config.optim.max_grad_norm
+    grad_norm = whole(clip_grad_norm_(training.objective.parameters(), max_norm))
+    lr = lr_at(config.optim, step, config.steps, training.share_of_budget)
+    is_finite = training.figures.end_step(grad_norm, lr)
+    training.optimizer.step(lr, is_finite)
+    training.optimizer.zero_grad()
+
+
+def seed_of_step(seed: int, step: int, rank: int) -> int:
+    return xxhash.xxh3_64_intdigest(f"{seed}/{step}/{rank}".encode()) >> 1
+
+
+def go_back(training: Training) -> None:
+    """After three steps in a row without a finite gradient: to the last checkpoint, once."""
+    checkpoint = training.newest_checkpoint()
+    what = f"loss or gradient were not finite for {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step {training.progress.step:,}"
+    if training.progress.has_gone_back or checkpoint is None:
+        also = "there is no checkpoint to go back to" if checkpoint is None else f"{checkpoint} did not help"
+        raise UserError(f"{what}, and {also}; try a lower optim.lr or a longer optim.warmup_steps in a new --run")
+    training.log.say(f"{what}: going back", "bold yellow")
+    training.go_on_from(checkpoint)
+    training.progress.has_gone_back = True

@@ -1,0 +1,56 @@
+"""Micro-batches in, one loss out: a mean over all tokens of the step, however many pieces and processes they are divided between."""
+
+import torch
+from torch import Tensor, nn
+
+from electrakit.objective import corrupt
+from electrakit.objective.mlm import ReplaceMLM
+from electrakit.objective.output import Output
+from electrakit.train.distributed import Team
+from electrakit.train.feed import Piece
+
+LOSSES = ("mlm_loss", "disc_loss")
+
+
+def loss_weights(objective: nn.Module) -> tuple[float, float]:
+    """Of the two losses, as the objective adds them up."""
+    return getattr(objective, "gen_weight", 1.0), getattr(objective, "disc_weight", 1.0)
+
+
+def has_tokens(objective: nn.Module) -> bool:
+    """Whether we know which tokens its losses are means of. Of somebody's own objective only rows can be counted."""
+    return hasattr(objective, "masking")
+
+
+def shares_of(pieces: list[Piece], objective: nn.Module, batch_size: int, team: Team) -> list[Tensor]:
+    """For each piece, which share of the step's tokens each of its two losses is the mean of: (2,).
+
+    The mean of the pieces' means would be another number: rows have different lengths.
+    """
+    if not has_tokens(objective):
+        return [torch.full((2,), piece.num_rows / batch_size) for piece in pieces]
+    counts = torch.stack([count_tokens(objective, piece) for piece in pieces])  # (N, 2)
+    total = team.sum(counts.sum(0))
+    return list((counts / total.clamp(min=1)).float())
+
+
+@torch.no_grad()
+def count_tokens(objective: nn.Module, piece: Piece) -> Tensor:
+    """How many tokens the generator's and the discriminator's losses of a piece are means of: float64 (2,)."""
+    masking = objective.masking
+    positions, counts = masking.choose(piece.ids, masking.draws(piece.ids, piece.keys).lottery)  # type: ignore[operator, union-attr]
+    if isinstance(objective, ReplaceMLM):
+        num_scored = counts.sum()
+    elif getattr(objective, "loss_on", "all") == "masked":
+        num_scored = corrupt.is_chosen(piece.ids, positions, counts).sum()
+    else:
+        num_scored = (piece.ids != masking.special.pad).sum()  # type: ignore[union-attr]
+    return torch.stack([counts.sum(), num_scored]).double() * bool(piece.num_rows)
+
+
+def share_of_loss(output: Output, shares: Tensor, objective: nn.Module) -> Tensor:
+    """What a piece adds to the loss of the step."""
+    if not has_tokens(objective):
+        return output.loss * shares[0]
+    parts = zip(loss_weights(objective), (output.mlm_loss, output.disc_loss), shares, strict=True)
+    return torch.stack([weight * loss * share for weight, loss, share in parts if loss is not None]).sum()

@@ -1,0 +1,214 @@
+"""An objective in, an optimizer out: official Adam, AdamW, LAMB, or Muon with AdamW. Its state is a dict of tensors by name."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from electrakit.errors import UserError
+from electrakit.model.encoder import ClassicLayer
+from electrakit.model.modern import ModernLayer
+from electrakit.pretrain_config import OptimConfig
+from electrakit.train.distributed import fill
+
+NO_CORRECTION = 2.0**24  # a number of steps at which 1 - beta ** steps is 1, and which float32 cannot count beyond
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: five steps bring singular values near 1
+MUON_MOMENTUM = 0.95
+
+
+class Optimizer:
+    """One or two torch optimizers that work as one, with each parameter in exactly one group."""
+
+    def __init__(self, module: nn.Module, config: OptimConfig) -> None:
+        self.names: dict[Tensor, str] = {
+            parameter: name for name, parameter in module.named_parameters() if parameter.requires_grad
+        }
+        if not self.names:
+            raise UserError(f"{type(module).__name__} has no parameters to train")
+        self.parts = make_parts(module, config)
+        self.can_skip_on_device = all(isinstance(part, torch.optim.AdamW) for part in self.parts)
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        return [group for part in self.parts for group in part.param_groups]
+
+    def step(self, lr: float, is_finite: Tensor) -> None:
+        """One update; none where the gradient is not finite, and then the averages stay as they were too.
+
+        On a GPU, AdamW decides that itself, so that nothing waits; the others look at the number first.
+        """
+        if is_finite.device.type == "cpu" or not self.can_skip_on_device:
+            if not is_finite.item():
+                return
+            found_inf = None
+        else:
+            found_inf = 1 - is_finite.float()
+        for group in self.groups:
+            group["lr"] = lr
+        for part in self.parts:
+            part.found_inf, part.grad_scale = found_inf, None  # type: ignore[attr-defined]  # what torch's GradScaler sets
+            part.step()
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, Tensor]:
+        """Every average and count, named "average/parameter"."""
+        return {
+            f"{kind}/{self.names[parameter]}": value
+            for part in self.parts
+            for parameter, values in part.state.items()
+            for kind, value in values.items()
+        }
+
+    def load_state(self, saved: dict[str, Tensor]) -> None:
+        """What `state` gave, of the same optimizer around the same networks."""
+        mine = self.state()
+        if differing := sorted(set(mine) ^ set(saved)):
+            raise UserError(f"the saved optimizer does not fit: {differing[0]} is in one of the two only")
+        for name, value in mine.items():
+            fill(value, saved[name])
+
+
+def make_parts(module: nn.Module, config: OptimConfig) -> list[torch.optim.Optimizer]:
+    """The optimizers, with all their state: it does not appear later."""
+    groups = parameter_groups(module, config.weight_decay, has_muon=config.name == "muon")
+    matrices = [group for group in groups if group["is_for_muon"]]
+    rest = [group for group in groups if not group["is_for_muon"]]
+    if config.name == "lamb":
+        return [Lamb(rest, config)]
+    adam = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    first_step = NO_CORRECTION if config.name == "official_adam" else 0.0
+    for parameter in parameters_of(adam):
+        adam.state[parameter] = {
+            "step": torch.tensor(first_step, device=parameter.device),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    return [Muon(matrices, config), adam] if matrices else [adam]
+
+
+def parameter_groups(module: nn.Module, weight_decay: float, has_muon: bool = False) -> list[dict[str, Any]]:
+    """Every trained parameter once: matrices and tables decay, biases and norms do not; for Muon, matrices by what they are made of."""
+    tables = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding)}
+    stacked = stacked_weights(module)
+    found: dict[tuple[bool, float, int], list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        is_for_muon = has_muon and is_matrix_of_layer(name, parameter) and id(parameter) not in tables
+        decay = weight_decay if parameter.ndim > 1 else 0.0
+        num_stacked = stacked.get(parameter, 1) if is_for_muon else 1
+        found.setdefault((is_for_muon, decay, num_stacked), []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": decay, "num_stacked": num_stacked, "is_for_muon": is_for_muon}
+        for (is_for_muon, decay, num_stacked), parameters in found.items()
+    ]
+
+
+def is_matrix_of_layer(name: str, parameter: nn.Parameter) -> bool:
+    """A layer is numbered; a head with one or two outputs is no matrix that could be turned."""
+    return parameter.ndim == 2 and min(parameter.shape) > 2 and re.search(r"\.\d+\.", name) is not None
+
+
+def stacked_weights(module: nn.Module) -> dict[Tensor, int]:
+    """Our query, key and value are one weight, and so are the two halves of a gated feed-forward: Muon turns each by itself."""
+    found: dict[Tensor, int] = {}
+    for layer in module.modules():
+        if isinstance(layer, ClassicLayer | ModernLayer):
+            found[layer.qkv.weight] = 3
+        if isinstance(layer, ModernLayer):
+            found[layer.ffn_in.weight] = 2
+    return found
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[nn.Parameter]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+class Lamb(torch.optim.Optimizer):
+    """You et al. 2020: Adam's step, scaled in each weight to the length of the weight. Biases and norms take Adam's own step."""
+
+    def __init__(self, groups: list[dict[str, Any]], config: OptimConfig) -> None:
+        super().__init__(groups, {"lr": config.lr})
+        self.betas, self.eps = config.betas, config.eps
+        for parameter in parameters_of(self):
+            self.state[parameter] = {
+                "step": torch.tensor(0.0, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    update = self.adam_update(parameter, group["weight_decay"])
+                    parameter.sub_(update * (group["lr"] * trust(parameter, update, group["weight_decay"])))
+
+    def adam_update(self, parameter: nn.Parameter, weight_decay: float) -> Tensor:
+        state, (beta1, beta2) = self.state[parameter], self.betas
+        state["step"] += 1
+        average = state["exp_avg"].lerp_(parameter.grad, 1 - beta1)
+        square = state["exp_avg_sq"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+        corrected = (square / (1 - beta2 ** state["step"])).sqrt_().add_(self.eps)
+        return (average / (1 - beta1 ** state["step"])).div_(corrected).add_(parameter, alpha=weight_decay)
+
+
+def trust(parameter: Tensor, update: Tensor, weight_decay: float) -> Tensor | float:
+    """How much longer the weight is than its update; 1 where either is 0."""
+    if not weight_decay:
+        return 1.0
+    length, step_length = parameter.norm(), update.norm()
+    return torch.where((length > 0) & (step_length > 0), length / step_length, 1.0)
+
+
+class Muon(torch.optim.Optimizer):
+    """Jordan et al. 2024: a matrix moves by its averaged gradient with all singular values made about 1.
+
+    The step is scaled so that its numbers are as large as AdamW's usually are (Liu et al. 2025), so both take the same lr.
+    Matrices of the same shape are turned together.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], config: OptimConfig) -> None:
+        super().__init__(groups, {"lr": config.lr})
+        for parameter in parameters_of(self):
+            self.state[parameter] = {"momentum": torch.zeros_like(parameter)}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape.setdefault(tuple(parameter.shape), []).append(parameter)
+            for (num_rows, num_columns), parameters in by_shape.items():
+                num_rows //= group["num_stacked"]
+                looked_ahead = torch.stack([self.look_ahead(parameter) for parameter in parameters])
+                turned = orthogonalise(looked_ahead.view(-1, num_rows, num_columns))
+                scale = 0.2 * max(num_rows, num_columns) ** 0.5
+                for parameter, update in zip(parameters, turned.view(looked_ahead.shape), strict=True):
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.sub_(update, alpha=group["lr"] * scale)
+
+    def look_ahead(self, parameter: nn.Parameter) -> Tensor:
+        """Nesterov's momentum."""
+        gradient = cast(Tensor, parameter.grad)
+        momentum = self.state[parameter]["momentum"].lerp_(gradient, 1 - MUON_MOMENTUM)
+        return gradient.lerp(momentum, MUON_MOMENTUM)
+
+
+def orthogonalise(matrices: Tensor, num_steps: int = 5) -> Tensor:
+    """Each matrix of (N, R, C) with its singular values near 1, by Newton and Schulz's iteration: products only."""
+    is_tall = matrices.size(-2) > matrices.size(-1)
+    turned = matrices.mT if is_tall else matrices
+    turned = turned / (turned.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    first, third, fifth = NEWTON_SCHULZ
+    for _ in range(num_steps):
+        gram = turned @ turned.mT
+        turned = first * turned + (third * gram + fifth * gram @ gram) @ turned
+    return turned.mT if is_tall else turned

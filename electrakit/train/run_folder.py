@@ -1,0 +1,168 @@
+"""Settings in, a run folder out that one process writes: config.json, environment.json, and the refusal of what does not fit."""
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from electrakit.data.batches import read_manifest
+from electrakit.data.folder import only_writer
+from electrakit.errors import UserError, mended_by_user
+from electrakit.pretrain_config import PretrainConfig, to_json
+from electrakit.train.distributed import Team
+
+MAY_CHANGE = {  # what decides when and where things are written, or how fast: not what is learned
+    *("run", "data", "steps", "budget", "micro_batch", "compile", "recompute", "fsdp"),
+    *("log_every", "valid_every", "valid_rows", "save_every", "keep_last", "keep_at", "on_checkpoint", "wandb"),
+}
+PACKAGES = ("electrakit", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+
+
+@dataclass(frozen=True)
+class Run(os.PathLike):
+    """A run on disk, as `pretrain` leaves it. It can be used as a path."""
+
+    path: Path
+    step: int
+    is_complete: bool
+    """False if it was asked to stop before its end: the same call goes on."""
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of its last checkpoint, with `discriminator/` and `generator/` inside."""
+        return self.path / "checkpoints" / f"step_{self.step:07d}"
+
+    def metrics(self, split: str = "train") -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: of the log ("train"), or of validations ("valid")."""
+        return [line for line in read_metrics(self.path / "metrics.jsonl") if line["split"] == split]
+
+
+@contextlib.contextmanager
+def opened(path: Path, team: Team) -> Iterator[None]:
+    """The run folder, ours alone as long as we live."""
+    with contextlib.ExitStack() as held:
+        problem = None
+        if team.is_first:
+            try:
+                with mended_by_user(path):
+                    held.enter_context(only_writer(path))
+            except UserError as error:
+                problem = str(error).replace("--out", "--run")
+        if problem := team.share(problem):  # all leave, not the first one alone
+            raise UserError(problem)
+        yield
+
+
+def check_fits(path: Path, config: PretrainConfig, data: dict[str, Any]) -> None:
+    """Refuse to go on with other settings or other shards, and show the difference."""
+    before = read_json(path / "config.json")
+    changes = [*differences(before["settings"], to_json(config)), *differences(before["data"], data, "data.")]
+    if changes:
+        raise UserError(
+            f"{path} was started with other settings: {', '.join(changes)}; change them back, or name another --run"
+        )
+
+
+def write_config(path: Path, config: PretrainConfig, data: dict[str, Any], num_processes: int) -> None:
+    write_json(path / "config.json", {"settings": to_json(config), "data": data, "processes": num_processes})
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for name in [*before, *(name for name in now if name not in before)]:
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{prefix}{name}.")
+        elif old != new and f"{prefix}{name}" not in MAY_CHANGE:
+            found.append(f"{prefix}{name} {old} -> {new}")
+    return found
+
+
+def describe_data(shards: Path) -> dict[str, Any]:
+    """What identifies shards, wherever they lie."""
+    manifest = read_manifest(shards)
+    return {
+        "length": manifest["length"],
+        "vocab_size": manifest["vocab_size"],
+        "special_ids": manifest["special_ids"],
+        "tokenizer": manifest.get("plan", {}).get("tokenizer"),
+        "rows": {name: split["rows"] for name, split in manifest["splits"].items()},
+        "files": {file["name"]: file["xxh3_128"] for split in manifest["splits"].values() for file in split["files"]},
+    }
+
+
+def write_environment(path: Path, team: Team) -> None:
+    """Where and how the newest start was made."""
+    entry = {
+        "command": sys.argv,
+        "folder": str(Path.cwd()),
+        "commit": commit(),
+        "versions": {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}},
+        "machine": platform.platform(),
+        "device": torch.cuda.get_device_name(team.device) if team.device.type == "cuda" else cpu_name(),
+        "processes": team.size,
+        "threads": torch.get_num_threads(),
+    }
+    write_json(path / "environment.json", entry)
+
+
+def commit() -> str | None:
+    """Of the checkout that the code comes from, if it is one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    return None
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "cpu"
+
+
+# --- files -------------------------------------------------------------------------------------------------------------
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}; name another --run") from None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The whole lines; one that was cut off by a kill is none."""
+    lines = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):
+                lines.append(json.loads(line))
+    return lines

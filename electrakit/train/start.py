@@ -1,0 +1,200 @@
+"""Settings and shards in, the objective that is trained out: with new weights, or with those of models that exist."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
+from electrakit.errors import UserError
+from electrakit.model.adapt import is_transformers
+from electrakit.model.build import build_network
+from electrakit.model.counts import Head, estimate_memory, heads
+from electrakit.model.weights import from_transformers
+from electrakit.network_config import NetworkConfig
+from electrakit.objective.build import build_objective
+from electrakit.objective.masking import is_continuation_table
+from electrakit.pretrain_config import PretrainConfig, override, with_special_ids
+from electrakit.progress import console
+from electrakit.train.distributed import Team
+
+SHARE_OF_MEMORY = 0.6  # for activations: the rest is for what no formula knows
+THEIR_CLASSES = {  # model_type -> the classes with a head for words, and for "replaced"
+    "electra": ("ElectraForMaskedLM", "ElectraForPreTraining"),
+    "modernbert": ("ModernBertForMaskedLM", "ModernBertForTokenClassification"),
+    "bert": ("BertForMaskedLM", "BertForTokenClassification"),
+    "albert": ("AlbertForMaskedLM", "AlbertForTokenClassification"),
+}
+THEIR_SIZES = {  # of bodies that are transformers' own: our setting -> theirs
+    "vocab_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "ffn_size": "intermediate_size",
+    "num_heads": "num_attention_heads",
+    "max_length": "max_position_embeddings",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "pad_token_id": "pad_token_id",
+}
+
+
+def fitted(config: PretrainConfig, data: dict[str, Any]) -> PretrainConfig:
+    """The settings as the shards want them: their vocabulary, their special ids, their rows."""
+    for name, place in (("discriminator", config.init_discriminator), ("generator", config.init_generator)):
+        if place is not None and config.networks[name].vocab_size != data["vocab_size"]:
+            raise UserError(
+                f"{place} has a vocabulary of {config.networks[name].vocab_size}, {config.data} of {data['vocab_size']}; "
+                f"prepare the text with --tokenizer {place}"
+            )
+    config = override(config, {"length": data["length"], "vocab_size": data["vocab_size"]})
+    return with_special_ids(config, data["special_ids"])
+
+
+def new_objective(config: PretrainConfig, special_ids: dict[str, int], existing: dict[str, nn.Module]) -> nn.Module:
+    """The objective of a run at its beginning: its weights are a function of the seed, or those of existing networks."""
+    torch.manual_seed(config.seed)
+    table = None
+    if config.objective.whole_words:
+        vocabulary = {token: number for number, token in enumerate(tokenizer_of(config).vocabulary)}
+        table = is_continuation_table(vocabulary, config.discriminator.vocab_size)
+    objective = build_objective(config, special_ids, table)
+    for name in ("generator", "discriminator"):  # what they share is then the discriminator's
+        if name in existing:
+            getattr(objective, name).load_state_dict(existing[name].state_dict())
+    return objective
+
+
+def tokenizer_of(config: PretrainConfig) -> TokenizerFiles:
+    assert config.data is not None
+    return load_tokenizer(config.data / "tokenizer")
+
+
+# --- weights that exist --------------------------------------------------------------------------------------------------
+
+
+def load_existing(config: PretrainConfig) -> tuple[PretrainConfig, dict[str, nn.Module]]:
+    """The networks that init_discriminator and init_generator name, and the settings with their sizes."""
+    torch.manual_seed(config.seed)  # a head that the model lacks begins like any other
+    sizes: dict[str, Any] = {}
+    found: dict[str, nn.Module] = {}
+    for name, place in {"discriminator": config.init_discriminator, "generator": config.init_generator}.items():
+        if place is None:
+            continue
+        if name not in config.networks:
+            raise UserError(f"init_{name} is {place!r}, but this run has no {name}; leave it out")
+        tokenizer = tokenizer_of(config)
+        check_vocabulary(tokenizer, place, config)
+        sizes[name], found[name] = load_network(place, heads(config)[name], tokenizer.special_ids["sep"])
+    if "discriminator" in found and config.generator is not None and "generator" not in found:
+        one = sizes["discriminator"]
+        sizes["generator"] = {name: getattr(one, name) for name in ("vocab_size", "embedding_size", "max_length")}
+    config = override(config, sizes)
+    warn_apart(config, found)
+    return config, found
+
+
+def load_network(place: str, head: Head, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
+    """Our network with the weights of a transformers model, or that model in its adapter."""
+    import transformers
+
+    try:
+        theirs = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read a model from {place!r}: {one_line(error)}") from None
+    if theirs.model_type not in THEIR_CLASSES:
+        raise UserError(
+            f"{place!r} is a {theirs.model_type} model; known are {', '.join(THEIR_CLASSES)}. Build a pair yourself and call "
+            "pretrain(config, objective=...)"
+        )
+    words, replaced = THEIR_CLASSES[theirs.model_type]
+    settings = {} if head == "words" or theirs.model_type == "electra" else {"num_labels": 2}
+    try:
+        kind = getattr(transformers, words if head == "words" else replaced)
+        model = kind.from_pretrained(place, trust_remote_code=False, use_safetensors=True, **settings)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"cannot read the weights of {place!r}: {one_line(error)}") from None
+    model.float().train()
+    if theirs.model_type in {"electra", "modernbert"}:
+        network = from_transformers(model, sep_token_id)
+        return replace(network.config, sep_token_id=sep_token_id), network
+    sizes: dict[str, Any] = {ours: getattr(theirs, name) for ours, name in THEIR_SIZES.items()}
+    embedding_size = getattr(theirs, "embedding_size", theirs.hidden_size)
+    config = NetworkConfig(body=theirs.model_type, embedding_size=embedding_size, sep_token_id=sep_token_id, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        adapter = build_network(config, head)
+    adapter.model.load_state_dict(model.state_dict())  # type: ignore[union-attr]
+    return config, adapter
+
+
+def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -> None:
+    """The model must know the tokens of the shards by the same numbers."""
+    try:
+        theirs = load_tokenizer(place).vocabulary
+    except UserError:
+        console.print(f"{place} has no tokenizer to compare with that of {config.data}", style="yellow", markup=False)
+        return
+    mine = ours.vocabulary
+    if theirs == mine:
+        return
+    if len(theirs) != len(mine):
+        what = f"it has {len(theirs)} tokens, the shards {len(mine)}"
+    else:
+        number = next(number for number, pair in enumerate(zip(theirs, mine, strict=True)) if pair[0] != pair[1])
+        what = f"token {number} is {theirs[number]!r} there and {mine[number]!r} in the shards"
+    raise UserError(
+        f"the vocabulary of {place} is not that of {config.data}: {what}; prepare the text with --tokenizer {place}"
+    )
+
+
+def warn_apart(config: PretrainConfig, found: dict[str, nn.Module]) -> None:
+    """Two models that were trained with shared embeddings have equal ones."""
+    if len(found) < 2 or config.share == "nothing":
+        return
+    tables = [
+        next(each.weight for each in network.modules() if isinstance(each, nn.Embedding)) for network in found.values()
+    ]
+    if not torch.equal(*tables):
+        console.print(
+            f"{config.init_generator} and {config.init_discriminator} have different embeddings: the generator takes the "
+            "discriminator's, and must get used to them; --share nothing keeps both",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+# --- how much fits -------------------------------------------------------------------------------------------------------
+
+
+def choose_micro_batch(config: PretrainConfig, team: Team) -> int:
+    """As many rows at a time as fit into memory, in pieces that are as even as can be."""
+    num_rows = -(-config.batch_size // team.size)
+    for_one = estimate_memory(replace(config, micro_batch=1))
+    fixed = for_one.total - for_one.activations
+    factor = 0.2 if config.recompute else 1.0
+    num_that_fit = (SHARE_OF_MEMORY * free_memory(team) - fixed) / (for_one.activations * factor)
+    num_pieces = -(-num_rows // max(1, min(num_rows, int(num_that_fit))))
+    return -(-num_rows // num_pieces)
+
+
+def free_memory(team: Team) -> float:
+    """Bytes that this process may use."""
+    if team.device.type == "cuda":
+        return torch.cuda.mem_get_info(team.device)[0]
+    with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
+        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in file}
+    return kilobytes["MemAvailable"] * 1024 / team.size
+
+
+def recompute_activations(objective: nn.Module) -> None:
+    """Gradient checkpointing, where a network knows how."""
+    for module in objective.modules():
+        if hasattr(module, "recompute"):
+            module.recompute = True  # type: ignore[assignment]
+        elif is_transformers(module):
+            module.gradient_checkpointing_enable()  # type: ignore[operator]

@@ -1,0 +1,102 @@
+"""A process that starts a run again and again, and kills it: `python kills.py CONFIG.json SECONDS...|WRITES`. Used by test_kills.py.
+
+It forks children from a process that has loaded the libraries but trained nothing: a start takes no time.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+import transformers.models.electra.modeling_electra  # noqa: F401  # loaded once, here
+
+from electrakit import pretrain
+from electrakit.pretrain_config import PretrainConfig, from_json
+
+
+def child(config: PretrainConfig, before: object = None) -> int:
+    """Run it in a child; its process number."""
+    pid = os.fork()
+    if not pid:
+        try:
+            torch.set_num_threads(1)
+            if callable(before):
+                before()
+            pretrain(config)
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
+def kill_at_random_moments(config: PretrainConfig, num_kills: int) -> None:
+    """Until it is complete; the longest life is a little longer than a whole run, so that some come far and some do not."""
+    chance, num_done = random.Random(0), 0
+    while True:
+        pid = child(config)
+        life = 10**6 if num_done == num_kills else chance.uniform(0.05, 1.0)
+        deadline = time.monotonic() + life
+        while time.monotonic() < deadline:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                assert status == 0, status
+                if num_done >= num_kills:
+                    print(f"killed {num_done} times")
+                    return
+                break  # it was quicker than the kill: complete, and a start more must change nothing
+            time.sleep(0.01)
+        else:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        num_done += 1
+
+
+def kill_at_every_write(config: PretrainConfig) -> None:
+    """Before the first sync or rename, before the second one, ...: until a run meets no more of them."""
+    number = 0
+    while True:
+        number += 1
+
+        def arm(number: int = number) -> None:
+            calls = 0
+
+            def counted(function):  # type: ignore[no-untyped-def]
+                def wrapper(*arguments, **settings):  # type: ignore[no-untyped-def]
+                    nonlocal calls
+                    calls += 1
+                    if calls == number:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return function(*arguments, **settings)
+
+                return wrapper
+
+            for name in ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir"):
+                setattr(os, name, counted(getattr(os, name)))
+
+        _, status = os.waitpid(child(config, arm), 0)
+        if status == 0:
+            print(f"killed at {number - 1} writes")
+            return
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
+
+
+def fill_the_disk(config: PretrainConfig) -> None:
+    """No file may grow beyond 20 kB."""
+    _, status = os.waitpid(child(config, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))), 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+
+
+if __name__ == "__main__":
+    config = from_json(json.loads(Path(sys.argv[1]).read_text()))
+    if sys.argv[2] == "writes":
+        kill_at_every_write(config)
+    elif sys.argv[2] == "full":
+        fill_the_disk(config)
+    else:
+        kill_at_random_moments(config, int(sys.argv[2]))

@@ -1,0 +1,112 @@
+"""Checkpoints: whole, verified, kept as asked, and open to transformers."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electrakit import pretrain
+from electrakit.train.checkpoint import Checkpoints, Progress, find_damage
+
+
+def test_a_checkpoint_has_no_pickle_and_a_hash_for_every_file(tiny):
+    run = pretrain(tiny())
+    files = {path.relative_to(run.checkpoint).as_posix() for path in run.checkpoint.rglob("*") if path.is_file()}
+    assert {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"} <= files
+    assert {"discriminator/config.json", "discriminator/model.safetensors", "generator/model.safetensors"} <= files
+    assert {name.rpartition(".")[2] for name in files} <= {"safetensors", "json", "txt"}
+    assert set(json.loads((run.checkpoint / "manifest.json").read_text())["files"]) == files - {"manifest.json"}
+
+
+@pytest.mark.parametrize("preset", ["tiny", "modern_tiny", "alectra_small", "electra_small_owt"])
+def test_discriminator_and_generator_open_with_transformers_and_say_the_same(tiny, preset):
+    from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_PRETRAINING_MAPPING,
+        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    )
+
+    from electrakit.train.distributed import Team
+    from electrakit.train.training import Training
+
+    config = tiny(preset=preset, steps=1, batch_size=2, valid_rows=2, save_every=1)
+    run = pretrain(config)
+    training = Training(config, None, Team(torch.device("cpu")))
+    objective = training.objective.eval()
+    training.close()
+    ids = torch.tensor([[2, 7, 9, 11, 3, 20, 21, 3, 0, 0]])
+    positions = torch.arange(10)[None]
+    inputs = {"attention_mask": (ids != 0).long()}
+    if preset != "modern_tiny":
+        inputs["token_type_ids"] = torch.tensor([[0, 0, 0, 0, 0, 1, 1, 1, 0, 0]])
+    with torch.no_grad():
+        generator = AutoModelForMaskedLM.from_pretrained(run.checkpoint / "generator").eval()
+        ours = objective.generator(ids, positions)  # type: ignore[operator, union-attr]
+        torch.testing.assert_close(generator(ids, **inputs).logits[:, :8], ours[:, :8], atol=1e-5, rtol=1e-4)
+        theirs = AutoConfig.from_pretrained(run.checkpoint / "discriminator")
+        family = (
+            MODEL_FOR_PRETRAINING_MAPPING if theirs.model_type == "electra" else MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+        )
+        logits = family[type(theirs)].from_pretrained(run.checkpoint / "discriminator").eval()(ids, **inputs).logits
+        logits = logits[..., 1] - logits[..., 0] if logits.ndim == 3 else logits
+        torch.testing.assert_close(logits[:, :8], objective.discriminator(ids)[:, :8], atol=1e-5, rtol=1e-4)  # type: ignore[operator, union-attr]
+    assert AutoTokenizer.from_pretrained(run.checkpoint / "discriminator").mask_token_id == 4
+
+
+def test_tied_weights_are_written_once_and_are_tied_when_read_again(tiny):
+    from electrakit.train.distributed import Team
+    from electrakit.train.training import Training
+
+    run = pretrain(tiny(), stop_after=5)
+    names = set(load_file(run.checkpoint / "model.safetensors"))
+    assert sum(name.endswith("embeddings.word.weight") for name in names) == 1
+    training = Training(tiny(), None, Team(torch.device("cpu")))
+    training.close()
+    generator, discriminator = training.objective.generator, training.objective.discriminator
+    assert generator.body.embeddings.word.weight is discriminator.body.embeddings.word.weight  # type: ignore[union-attr]
+    averages = load_file(run.checkpoint / "optimizer.safetensors")
+    assert sum(name.endswith("embeddings.word.weight") for name in averages) == 3  # its two averages and its count
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "state.json", "discriminator/config.json"]
+)
+def test_a_flipped_bit_is_found_and_the_checkpoint_before_is_taken(tiny, name, capfd):
+    config = tiny(valid_every=100)
+    whole = pretrain(tiny("whole", valid_every=100))
+    stopped = pretrain(config, stop_after=10)
+    path = stopped.checkpoint / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert name in (find_damage(stopped.checkpoint) or "")
+    run = pretrain(config)
+    said = capfd.readouterr().err
+    assert "step_0000010 is damaged" in said and "Going on from" in said and "step_0000005" in said
+    assert all(
+        torch.equal(value, load_file(whole.checkpoint / "model.safetensors")[key])
+        for key, value in load_file(run.checkpoint / "model.safetensors").items()
+    )
+
+
+def test_a_missing_or_strange_manifest_is_damage(tmp_path):
+    assert "manifest.json" in (find_damage(tmp_path) or "")
+    (tmp_path / "manifest.json").write_text("[]")
+    assert find_damage(tmp_path) == "manifest.json cannot be read"
+    (tmp_path / "manifest.json").write_text('{"format": 99, "files": {}}')
+    assert find_damage(tmp_path) == "format 99, we read 1"
+
+
+def test_the_last_ones_the_milestones_and_the_best_are_kept(tiny):
+    run = pretrain(tiny(steps=16, save_every=2, keep_last=2, keep_at=("6.25%", "25%", "100%"), valid_every=100))
+    steps = Checkpoints(run.path, 2, []).steps()
+    assert steps == [1, 4, 14, 16]
+
+
+def test_the_best_is_kept_however_old(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 1, [])
+    for step in (2, 4, 6):
+        checkpoints.path(step).mkdir(parents=True)
+    checkpoints.prune(Progress(step=6, best_step=2, best_loss=1.0))
+    assert checkpoints.steps() == [2, 6]

@@ -1,0 +1,141 @@
+"""Several processes, started by torchrun: the same rows, the same losses, the same safety."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electrakit import pretrain
+from electrakit.pretrain_config import PretrainConfig, to_json
+from electrakit.train.run_folder import Run, read_metrics
+
+WORKER = """
+import json, sys
+from electrakit import pretrain
+from electrakit.pretrain_config import from_json
+import torch
+torch.set_num_threads(1)
+stop_after = int(sys.argv[2]) if len(sys.argv) > 2 else None
+pretrain(from_json(json.load(open(sys.argv[1]))), stop_after=stop_after)
+"""
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+QUIET = {"discriminator": NO_DROPOUT, "generator": NO_DROPOUT}
+
+
+def torchrun(
+    config: PretrainConfig, *arguments: str, num_processes: int = 2, options: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
+    assert config.run is not None
+    folder = config.run.parent
+    (folder / "worker.py").write_text(WORKER)
+    (folder / "settings.json").write_text(json.dumps(to_json(config)))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={num_processes}",
+        *options,
+    ]
+    command += [str(folder / "worker.py"), str(folder / "settings.json"), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
+    return said
+
+
+def wait_for(process: subprocess.Popen[str], is_there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not is_there():
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate(timeout=30)[1]
+        time.sleep(0.02)
+
+
+def losses(path: Path, split: str = "train") -> list[float]:
+    return [line["loss"] for line in read_metrics(path / "metrics.jsonl") if line["split"] == split]
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_and_a_run_goes_on_with_another_number(tiny):
+    """The batch of 9 rows is 5 and 4; with micro-batches of 2 one process has an odd piece more than it has rows."""
+    settings = {**QUIET, "steps": 8, "log_every": 1, "batch_size": 9, "micro_batch": 2, "valid_every": 4}
+    alone = pretrain(tiny("alone", **settings))
+    finished(torchrun(tiny("two", **settings)))
+    assert losses(tiny("two").run) == pytest.approx(losses(alone.path), rel=1e-5)
+    assert losses(tiny("two").run, "valid") == pytest.approx(
+        losses(alone.path, "valid"), rel=1e-3
+    )  # samples may tip over
+
+    finished(torchrun(tiny("mixed", **settings), "3"))
+    pretrain(tiny("mixed", **settings), stop_after=5)
+    finished(torchrun(tiny("mixed", **settings)))
+    assert losses(tiny("mixed").run) == pytest.approx(losses(alone.path), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_fsdp_trains_as_one_and_its_checkpoint_is_read_by_one(tiny):
+    settings = {**QUIET, "steps": 6, "log_every": 1, "micro_batch": None, "save_every": 3, "keep_at": ("50%",)}
+    alone = pretrain(tiny("alone", **settings))
+    finished(torchrun(tiny("sharded", **settings, fsdp=True), "4"))
+    path = tiny("sharded").run
+    state = load_file(path / "checkpoints" / "step_0000003" / "model.safetensors")
+    expected = load_file(alone.path / "checkpoints" / "step_0000003" / "model.safetensors")
+    assert state.keys() == expected.keys()  # whole, and what is shared once
+    for name, value in expected.items():
+        torch.testing.assert_close(state[name], value, rtol=1e-4, atol=1e-5)
+    run = pretrain(tiny("sharded", **settings))
+    assert run.is_complete
+    assert losses(path) == pytest.approx(losses(alone.path), rel=1e-5)
+    from transformers import ElectraForMaskedLM
+
+    generator = ElectraForMaskedLM.from_pretrained(run.checkpoint / "generator")
+    assert generator.get_output_embeddings().weight is generator.get_input_embeddings().weight
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_started_again_and_the_result_is_right(tiny):
+    settings = {"steps": 60, "log_every": 5, "save_every": 5, "valid_every": 1000, "batch_size": 8, "micro_batch": 4}
+    process = torchrun(tiny("killed", **settings), options=("--max-restarts=2",))
+    folder = tiny("killed").run / "checkpoints"
+    wait_for(process, lambda: any(folder.glob("step_*")))
+    workers = [
+        int(line)
+        for line in subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    ]
+    assert workers
+    os.kill(workers[-1], signal.SIGKILL)
+    said = finished(process)
+    assert "Going on from" in said
+    finished(torchrun(tiny("whole", **settings)))
+    killed, whole = (
+        load_file(Run(tiny(name).run, 60, True).checkpoint / "model.safetensors") for name in ("killed", "whole")
+    )
+    assert all(torch.equal(value, killed[name]) for name, value in whole.items())
+    assert [
+        line["step"] for line in read_metrics(tiny("killed").run / "metrics.jsonl") if line["split"] == "train"
+    ] == list(range(5, 61, 5))
+
+
+@pytest.mark.slow
+def test_a_signal_to_torchrun_saves_in_all_processes(tiny):
+    settings = {"steps": 100_000, "save_every": 100_000, "valid_every": 100_000}
+    process = torchrun(tiny(**settings))
+    wait_for(process, lambda: bool(losses(tiny().run)))
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    saved = sorted((tiny().run / "checkpoints").glob("step_*"))
+    assert len(saved) == 1
+    step = int(saved[0].name.removeprefix("step_"))
+    assert pretrain(tiny(**settings), stop_after=step + 1).step == step + 1

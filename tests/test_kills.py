@@ -1,0 +1,56 @@
+"""Runs that are killed without warning, by real processes: what they leave is the same as if nothing had happened."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_loop import assert_same
+
+from electrakit import pretrain
+from electrakit.pretrain_config import PretrainConfig, to_json
+from electrakit.train.checkpoint import find_damage
+
+KILLS = Path(__file__).parent / "kills.py"
+
+
+def run_kills(config: PretrainConfig, how: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "config.json").write_text(json.dumps(to_json(config)))
+    command = [sys.executable, str(KILLS), str(tmp_path / "config.json"), how]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_the_run_ends_with_the_same_bits(tiny, tmp_path):
+    settings = {"steps": 24, "save_every": 3, "micro_batch": 4}
+    killed = run_kills(tiny("killed", **settings), "12", tmp_path)
+    assert killed.returncode == 0, killed.stderr
+    assert "killed 12 times" in killed.stdout
+    assert_same(pretrain(tiny("killed", **settings)), pretrain(tiny("whole", **settings)))
+
+
+@pytest.mark.slow
+def test_killed_at_every_write_of_a_save_the_run_ends_with_the_same_bits(tiny, tmp_path):
+    settings = {"steps": 3, "save_every": 2, "micro_batch": 8, "keep_last": 1, "valid_every": 100}
+    killed = run_kills(tiny("killed", **settings), "writes", tmp_path)
+    assert killed.returncode == 0, killed.stderr
+    num_writes = int(killed.stdout.split()[2])
+    assert num_writes > 20
+    run = pretrain(tiny("killed", **settings))
+    assert_same(run, pretrain(tiny("whole", **settings)))
+    assert {path.name for path in (run.path / "checkpoints").iterdir()} == {"step_0000003"}  # no half folder is left
+
+
+def test_a_full_disk_is_told_and_leaves_earlier_checkpoints_alone(tiny, tmp_path):
+    config = tiny(steps=8, save_every=4, valid_every=100)
+    pretrain(config, stop_after=4)
+    full = run_kills(config, "full", tmp_path)
+    assert full.returncode == 0, full.stderr
+    assert (
+        "UserError: cannot write the checkpoint" in full.stderr and "earlier checkpoints are untouched" in full.stderr
+    )
+    folder = config.run / "checkpoints"
+    assert {path.name for path in folder.iterdir()} == {"step_0000004"}
+    assert find_damage(folder / "step_0000004") is None
+    assert_same(pretrain(config), pretrain(tiny("whole", steps=8, save_every=4, valid_every=100)))

@@ -1,0 +1,348 @@
+"""Pretraining: a run that is stopped, damaged, or made sick goes on, or says what is wrong."""
+
+import json
+import math
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import electrakit as ek
+from electrakit import pretrain
+from electrakit.errors import UserError
+from electrakit.objective.build import build_objective
+from electrakit.objective.output import Output
+from electrakit.train.run_folder import Run
+
+TIMES = {"seconds", "tokens_per_second", "mfu"}
+
+
+def figures(run: Run) -> list[dict]:
+    """All lines of the log without what the clock says."""
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    model, optimizer = (load_file(run.checkpoint / f"{name}.safetensors") for name in ("model", "optimizer"))
+    return {**model, **{f"optimizer {name}": value for name, value in optimizer.items()}}
+
+
+def assert_same(one: Run, two: Run) -> None:
+    """Weights, optimizer and log, bit for bit."""
+    assert one.step == two.step
+    first, second = weights(one), weights(two)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    assert figures(one) == figures(two)
+
+
+def test_a_run_learns_and_leaves_its_files(tiny):
+    run = pretrain(tiny(steps=60, batch_size=16, micro_batch=None, optim={"lr": 5e-3, "warmup_steps": 5}))
+    assert run.is_complete and run.step == 60
+    valid = run.metrics("valid")
+    assert [line["step"] for line in valid] == [0, *range(6, 61, 6)]
+    assert valid[-1]["mlm_loss"] < valid[0]["mlm_loss"] - 0.3
+    assert {
+        "loss",
+        "mlm_loss",
+        "disc_loss",
+        "gen_acc",
+        "sampled_acc",
+        "disc_acc",
+        "disc_auc",
+        "replaced_rate",
+    } <= valid[-1].keys()
+    assert {"lr", "grad_norm", "tokens_per_second", "loss"} <= run.metrics()[-1].keys()
+    settings = json.loads((run.path / "config.json").read_text())["settings"]
+    assert settings["discriminator"]["vocab_size"] == 120 and settings["micro_batch"] == 16
+    assert settings["discriminator"]["sep_token_id"] == 3
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["versions"]["torch"] == torch.__version__ and environment["device"]
+
+
+@pytest.mark.parametrize(
+    "step", [1, 4, 5, 7, 11]
+)  # the first; where log, checkpoint, nothing and the next epoch are due
+@pytest.mark.parametrize("preset", ["tiny", "modern_tiny"])
+def test_resume_equals_an_uninterrupted_run(tiny, preset, step, shards):
+    whole = pretrain(tiny("whole", preset))
+    stopped = pretrain(tiny("halves", preset), stop_after=step)
+    assert not stopped.is_complete and stopped.step == step
+    assert_same(pretrain(tiny("halves", preset)), whole)
+
+
+def test_an_epoch_boundary_is_crossed_like_any_other_step(tiny):
+    settings = {"batch_size": 64, "steps": 8, "log_every": 1, "micro_batch": 32}  # about 3 steps an epoch
+    whole = pretrain(tiny("whole", **settings))
+    for step in range(2, 7, 2):
+        pretrain(tiny("pieces", **settings), stop_after=step)
+    assert_same(pretrain(tiny("pieces", **settings)), whole)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "muon"])
+def test_every_optimizer_resumes_exactly(tiny, name):
+    settings = {"optim": {"name": name, "warmup_steps": 2}, "steps": 6}
+    whole = pretrain(tiny("whole", **settings))
+    pretrain(tiny("halves", **settings), stop_after=3)
+    assert_same(pretrain(tiny("halves", **settings)), whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_in_the_middle_of_accumulation_loses_nothing(tiny, number):
+    whole = pretrain(tiny("whole", steps=6))
+    config = tiny("halves", steps=6)
+    objective = build_objective(config, {"pad": 0, "cls": 2, "sep": 3, "mask": 4})
+    torch.manual_seed(config.seed)
+    objective = build_objective(config, {"pad": 0, "cls": 2, "sep": 3, "mask": 4})
+    calls = 0
+
+    def send(module: nn.Module, inputs: object) -> None:
+        nonlocal calls
+        calls += module.training
+        if calls == 8 and module.training:  # the second of three micro-batches of the third step
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)  # an impatient second one does no harm
+
+    objective.register_forward_pre_hook(send)
+    stopped = pretrain(config, objective)
+    assert (stopped.step, stopped.is_complete) == (3, False)
+    assert_same(pretrain(tiny("halves", steps=6)), whole)
+
+
+def test_a_complete_run_is_left_as_it_is_and_more_steps_go_on(tiny):
+    config = tiny(optim={"schedule": "constant", "warmup_steps": 2})
+    first = pretrain(config)
+    stamp = (first.checkpoint / "manifest.json").stat().st_mtime_ns
+    again = pretrain(config)
+    assert again.is_complete and (again.checkpoint / "manifest.json").stat().st_mtime_ns == stamp
+    longer = pretrain(tiny(steps=18, optim={"schedule": "constant", "warmup_steps": 2}))
+    assert longer.step == 18
+    steps = [(line["split"], line["step"]) for line in figures(longer)]
+    assert len(steps) == len(set(steps))
+
+
+def test_other_settings_are_refused_with_the_difference(tiny, shards, tmp_path):
+    pretrain(tiny(), stop_after=5)
+    with pytest.raises(UserError, match=r"optim\.lr 0\.002 -> 0\.003.*another --run"):
+        pretrain(tiny(optim={"lr": 3e-3, "warmup_steps": 2}))
+    with pytest.raises(UserError, match="seed 0 -> 1"):
+        pretrain(tiny(seed=1))
+    other = ek.prepare(
+        [shards.parent / "corpus.txt"],
+        tokenizer=shards / "tokenizer",
+        length=32,
+        seed=1,
+        out=tmp_path / "other",
+        workers=1,
+    )
+    with pytest.raises(UserError, match=r"data\.files\.train-00000\.bin"):
+        pretrain(ek.presets.override(tiny(), {"data": other}))
+    assert pretrain(tiny(log_every=2, save_every=3, keep_last=1)).is_complete  # these may change
+
+
+def test_vocabulary_and_length_are_those_of_the_shards(tiny):
+    run = pretrain(tiny(vocab_size=77, length=16, steps=1))
+    settings = json.loads((run.path / "config.json").read_text())["settings"]
+    assert (
+        settings["length"] == 32
+        and settings["discriminator"]["vocab_size"] == settings["generator"]["vocab_size"] == 120
+    )
+    short = {"max_length": 16}
+    with pytest.raises(UserError, match=r"length.*32.*max_length.*16"):
+        pretrain(tiny("short", length=16, discriminator=short, generator=short))
+    with pytest.raises(UserError, match="a run needs data and run"):
+        pretrain(ek.presets.tiny())
+
+
+def test_one_run_has_one_writer(tiny):
+    config = tiny()
+    pid = os.fork()
+    if not pid:
+        from electrakit.data.folder import only_writer
+
+        with only_writer(config.run):
+            time.sleep(60)
+        os._exit(0)
+    try:
+        deadline = time.monotonic() + 20
+        while not (config.run / ".lock").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        with pytest.raises(UserError, match="another process is writing"):
+            pretrain(config)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert pretrain(config).is_complete  # the lock of a dead process is nobody's
+
+
+# Losses
+
+
+def losses_of(run: Run) -> list[float]:
+    return [line["loss"] for line in run.metrics()]
+
+
+@pytest.mark.parametrize("preset", ["tiny", "mlm_small", "electra_15", "replace_mlm", "all_tokens_mlm"])
+def test_micro_batches_do_not_change_the_loss(tiny, preset):
+    """A mean over all tokens of the step. The mean of the micro-batches' means is off by a percent: rows differ in length."""
+    small = {
+        "num_layers": 1,
+        "hidden_size": 32,
+        "ffn_size": 32,
+        "num_heads": 1,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+    small["embedding_size"] = 32
+    changes = {"discriminator": small} if preset == "mlm_small" else {"discriminator": small, "generator": small}
+    settings = {**changes, "steps": 4, "log_every": 1, "optim": {"lr": 1e-3, "warmup_steps": 0}}
+    whole, pieces = (pretrain(tiny(f"m{size}", preset, micro_batch=size, **settings)) for size in (8, 3))
+    assert losses_of(pieces) == pytest.approx(losses_of(whole), rel=1e-5)
+
+
+def test_golden_losses(tiny):
+    """20 steps of `tiny`. A change of these numbers is a change of what is trained: say so in docs/log.md."""
+    found = losses_of(pretrain(tiny(steps=20, log_every=4, micro_batch=8)))
+    golden = json.loads((Path(__file__).parent / "golden" / "tiny_losses.json").read_text())
+    assert found == pytest.approx(golden, rel=2e-4)
+
+
+# Sick runs
+
+
+class Sick(nn.Module):
+    """An objective whose loss is no number at some calls."""
+
+    def __init__(self, inner: nn.Module, bad_calls: set[int]) -> None:
+        super().__init__()
+        self.inner, self.bad_calls, self.calls = inner, bad_calls, 0
+
+    def forward(self, ids: torch.Tensor, draws: torch.Tensor) -> Output:
+        output = self.inner(ids, draws)
+        if self.training:
+            self.calls += 1
+            if self.calls in self.bad_calls:
+                return output._replace(loss=output.loss * math.nan, mlm_loss=None, disc_loss=None)
+        return output
+
+
+def sick(config: ek.presets.PretrainConfig, bad_calls: set[int]) -> Sick:
+    torch.manual_seed(0)
+    return Sick(build_objective(config, {"pad": 0, "cls": 2, "sep": 3, "mask": 4}), bad_calls)
+
+
+def test_a_step_without_a_number_is_skipped_and_counted(tiny):
+    config = tiny(micro_batch=8, log_every=1, steps=6)
+    run = pretrain(config, sick(config, {3, 5}))
+    assert run.is_complete
+    assert [line["num_skipped"] for line in run.metrics()] == [0, 0, 1, 1, 2, 2]
+    assert all(torch.isfinite(value).all() for value in weights(run).values())
+    assert "loss" not in run.metrics()[2] and "loss" in run.metrics()[3]
+
+
+def test_three_in_a_row_go_back_once_and_then_stop(tiny, capfd):
+    config = tiny(micro_batch=8, steps=12)
+    run = pretrain(config, sick(config, {7, 8, 9}))  # calls after that are fine: going back to step 5 helps
+    assert run.is_complete
+    assert "going back" in capfd.readouterr().err
+    steps = [(line["split"], line["step"]) for line in figures(run)]
+    assert len(steps) == len(set(steps))
+
+    config = tiny("hopeless", micro_batch=8, steps=12)
+    with pytest.raises(UserError, match=r"not finite for 3 steps in a row.*step_0000006 did not help.*lower optim\.lr"):
+        pretrain(config, sick(config, set(range(7, 100))))
+    config = tiny("at once", micro_batch=8, steps=12)
+    with pytest.raises(UserError, match="no checkpoint to go back to"):
+        pretrain(config, sick(config, set(range(1, 100))))
+
+
+# Budget
+
+
+def test_a_budget_ends_in_time_and_the_rate_follows_the_clock(tiny):
+    began = time.monotonic()
+    run = pretrain(tiny(steps=10**6, budget="4s", log_every=1, valid_every=10**6, save_every=10**6))
+    assert time.monotonic() - began < 12  # some of it is set-up, which a loaded machine makes long
+    assert run.is_complete and 3 < run.step < 10**6
+    rates = [line["lr"] for line in run.metrics()][5:]
+    assert rates == sorted(rates, reverse=True) and rates[-1] < 0.3 * rates[0]
+    assert run.metrics()[-1]["seconds"] <= 4.5
+
+
+def test_a_resumed_budget_goes_on(tiny):
+    settings = {"steps": 10**6, "budget": "3s", "log_every": 1}
+    first = pretrain(tiny(**settings), stop_after=4)
+    used = json.loads((first.checkpoint / "state.json").read_text())["seconds"]
+    second = pretrain(tiny(**settings))
+    assert second.is_complete
+    assert next(line["seconds"] for line in second.metrics() if line["step"] == 5) >= used
+    assert second.metrics()[-1]["seconds"] <= 3.5
+    assert pretrain(tiny(**settings)).step == second.step  # it is used up
+
+
+# Other ways
+
+
+def test_any_pair_of_transformers_models_can_be_trained(tiny):
+    from transformers import BertConfig, BertForMaskedLM, BertForTokenClassification
+
+    sizes = BertConfig(
+        vocab_size=120, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, num_labels=2
+    )
+    torch.manual_seed(0)
+    generator, discriminator = BertForMaskedLM(sizes), BertForTokenClassification(sizes)
+    ek.tie(generator, discriminator, share="embeddings")
+    pair = ek.Electra(generator, discriminator, mask_token_id=4, sep_token_id=3, mask_ignore_token_ids=[2, 3])
+    run = pretrain(tiny(steps=3, micro_batch=None), pair)
+    loaded = BertForTokenClassification.from_pretrained(run.checkpoint / "discriminator")
+    ours = pair.discriminator.model.state_dict()  # type: ignore[union-attr, operator]
+    assert all(torch.equal(value, ours[name]) for name, value in loaded.state_dict().items())
+
+
+def test_bf16_and_recomputation_train(tiny):
+    exact = pretrain(tiny("exact", steps=3, log_every=1))
+    half = pretrain(tiny("half", steps=3, log_every=1, precision="bf16"))
+    again = pretrain(tiny("again", steps=3, log_every=1, recompute=True))
+    assert losses_of(half) == pytest.approx(losses_of(exact), rel=0.02)
+    assert losses_of(half) != losses_of(exact)
+    assert losses_of(again) == pytest.approx(losses_of(exact), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_compiled_run_has_the_same_losses(tiny):
+    no_dropout = {"dropout": 0.0, "attention_dropout": 0.0}
+    settings = {"steps": 3, "log_every": 1, "micro_batch": 8, "discriminator": no_dropout, "generator": no_dropout}
+    plain, compiled = (pretrain(tiny(f"c{flag}", compile=flag, **settings)) for flag in (False, True))
+    assert losses_of(compiled) == pytest.approx(losses_of(plain), rel=1e-4)
+
+
+def test_on_checkpoint_is_told_and_may_fail(tiny, tmp_path, capfd):
+    seen = []
+
+    def tell(path: Path) -> None:
+        seen.append(path.name)
+        assert (path / "manifest.json").exists()
+        if len(seen) == 1:
+            raise RuntimeError("the bucket is full")
+
+    config = tiny(
+        valid_rows=1,
+        valid_every=100,
+        on_checkpoint=f"cp {{path}}/state.json {tmp_path}/copied.json && test ! -e {tmp_path}/no",
+    )
+    run = pretrain(config, on_checkpoint=tell)
+    assert run.is_complete
+    assert seen == ["step_0000005", "step_0000010", "step_0000012"]
+    assert json.loads((tmp_path / "copied.json").read_text())["step"] == 12
+    assert "on_checkpoint failed" in capfd.readouterr().err
+    (tmp_path / "no").touch()
+    assert pretrain(tiny("other", on_checkpoint=f"test ! -e {tmp_path}/no")).is_complete
+    assert "on_checkpoint failed" in capfd.readouterr().err

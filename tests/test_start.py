@@ -1,0 +1,105 @@
+"""Runs that start from weights that exist."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import electrakit as ek
+from electrakit import pretrain
+from electrakit.errors import UserError
+from electrakit.train import start
+from electrakit.train.distributed import Team
+from electrakit.train.training import Training
+
+
+def begun(config: ek.presets.PretrainConfig) -> torch.nn.Module:
+    """The objective of a run at its first step."""
+    config.run.mkdir(exist_ok=True)
+    training = Training(config, None, Team(torch.device("cpu")))
+    training.close()
+    return training.objective
+
+
+@pytest.fixture
+def checkpoint(tiny):
+    return pretrain(tiny("first", steps=3)).checkpoint
+
+
+@pytest.mark.parametrize("preset", ["tiny", "modern_tiny", "alectra_small"])
+def test_both_networks_go_on_where_the_models_were_and_are_tied(tiny, preset, capfd):
+    first = pretrain(tiny("first", preset, steps=2, batch_size=2)).checkpoint
+    capfd.readouterr()
+    places = {"init_discriminator": str(first / "discriminator"), "init_generator": str(first / "generator")}
+    # an unrelated size in the preset gives way to that of the models
+    objective = begun(tiny("second", preset, **places))
+    reference = begun(tiny("first", preset, steps=2, batch_size=2))
+    for name, value in reference.state_dict().items():
+        torch.testing.assert_close(objective.state_dict()[name], value, rtol=0, atol=0)
+    tables = [
+        next(each.weight for each in network.modules() if isinstance(each, torch.nn.Embedding))
+        for network in (objective.generator, objective.discriminator)
+    ]
+    assert tables[0] is tables[1]
+    assert "different embeddings" not in capfd.readouterr().err
+
+
+def test_sizes_come_from_the_model_and_a_new_generator_shares_its_embeddings(tiny, checkpoint):
+    config = tiny("second", "electra_small", init_discriminator=str(checkpoint / "discriminator"), steps=2)
+    run = pretrain(config)
+    settings = json.loads((run.path / "config.json").read_text())["settings"]
+    assert settings["discriminator"]["hidden_size"] == 64 and settings["generator"]["embedding_size"] == 32
+    shutil.rmtree(checkpoint)
+    longer = tiny("second", "electra_small", init_discriminator=str(checkpoint / "discriminator"), steps=3)
+    assert pretrain(longer).step == 3  # the model is not needed any more
+
+
+def test_models_that_were_not_tied_are_told(tiny, checkpoint, capfd):
+    other = pretrain(tiny("other", steps=1, seed=5)).checkpoint
+    begun(tiny("mixed", init_discriminator=str(checkpoint / "discriminator"), init_generator=str(other / "generator")))
+    assert "different embeddings" in capfd.readouterr().err
+
+
+def test_another_vocabulary_is_refused(tiny, checkpoint, tmp_path):
+    tokenizer = json.loads((checkpoint / "discriminator" / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    swapped = {word: {10: 11, 11: 10}.get(number, number) for word, number in words.items()}
+    tokenizer["model"]["vocab"] = swapped
+    (checkpoint / "discriminator" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(
+        UserError, match=r"token 10 is .* there and .* in the shards; prepare the text with --tokenizer"
+    ):
+        pretrain(tiny("second", init_discriminator=str(checkpoint / "discriminator")))
+
+
+def test_places_without_a_model_are_named(tiny, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty"):
+        pretrain(tiny(init_discriminator=str(tmp_path / "empty")))
+    with pytest.raises(UserError, match="this run has no generator"):
+        pretrain(tiny(preset="mlm_small", init_generator=str(tmp_path / "empty")))
+
+
+def test_pickled_weights_are_not_opened(tiny, checkpoint):
+    folder = checkpoint / "discriminator"
+    torch.save({"x": torch.zeros(1)}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="cannot read the weights"):
+        pretrain(tiny("second", init_discriminator=str(folder)))
+
+
+@pytest.mark.parametrize(("free", "expected"), [(1e15, 64), (0.0, 1)])
+def test_the_micro_batch_follows_memory(tiny, monkeypatch, free, expected):
+    monkeypatch.setattr(start, "free_memory", lambda team: free)
+    assert start.choose_micro_batch(tiny(batch_size=64), Team(torch.device("cpu"))) == expected
+
+
+def test_micro_batches_are_even(tiny, monkeypatch):
+    from electrakit.model.counts import estimate_memory
+
+    config = tiny(batch_size=64, micro_batch=1)
+    one = estimate_memory(config)
+    room = (one.total - one.activations + 40.5 * one.activations) / start.SHARE_OF_MEMORY  # 40 rows fit
+    monkeypatch.setattr(start, "free_memory", lambda team: room)
+    assert start.choose_micro_batch(config, Team(torch.device("cpu"))) == 32
