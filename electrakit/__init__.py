@@ -22,26 +22,34 @@ if TYPE_CHECKING:
     from electrakit.errors import UserError as UserError
     from electrakit.model.build import build as build
     from electrakit.model.tie import tie as tie
+    from electrakit.model.weights import from_transformers as from_transformers
+    from electrakit.model.weights import to_transformers as to_transformers
     from electrakit.objective.build import build_objective as build_objective
     from electrakit.objective.electra import Electra as Electra
     from electrakit.objective.mlm import AllTokensMLM as AllTokensMLM
     from electrakit.objective.mlm import MaskedLM as MaskedLM
     from electrakit.objective.mlm import ReplaceMLM as ReplaceMLM
+    from electrakit.objective.output import EvaluationSums as EvaluationSums
+    from electrakit.train.loop import pretrain as pretrain
 
 _HOMES = {
     "AllTokensMLM": "electrakit.objective.mlm",
     "Batches": "electrakit.data.batches",
     "Electra": "electrakit.objective.electra",
+    "EvaluationSums": "electrakit.objective.output",
     "MaskedLM": "electrakit.objective.mlm",
     "ReplaceMLM": "electrakit.objective.mlm",
     "UserError": "electrakit.errors",
     "build": "electrakit.model.build",
     "build_objective": "electrakit.objective.build",
     "examine": "electrakit.doctor",
+    "from_transformers": "electrakit.model.weights",
     "load_tokenizer": "electrakit.data.tokenizer",
     "prepare": "electrakit.data.shards",
     "presets": "electrakit.presets",
+    "pretrain": "electrakit.train.loop",
     "tie": "electrakit.model.tie",
+    "to_transformers": "electrakit.model.weights",
     "train_tokenizer": "electrakit.data.tokenizer",
 }
 __all__ = sorted(_HOMES)

@@ -13,7 +13,7 @@ import tyro
 
 from electrakit.errors import UserError
 from electrakit.presets import PRESETS
-from electrakit.pretrain_config import PretrainConfig
+from electrakit.pretrain_config import PretrainConfig, override
 
 FLAGS = (tyro.conf.AvoidSubcommands, tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 
@@ -29,15 +29,19 @@ def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, Pre
         hint = f"did you mean {close[0]}? " if close else ""
         raise UserError(f"unknown preset {name!r}; {hint}there are {', '.join(PRESETS)}")
     options, rest = preset_options(name, rest)
-    return name, parse_changes(PRESETS[name](**options), rest, prog=f"electra {verb} {name}", help=about(name))
+    has_generator = options.get("generator") != "none"
+    config = PRESETS[name](**{option: value for option, value in options.items() if value != "none"})
+    config = config if has_generator else override(config, {"generator": None})
+    return name, parse_changes(config, rest, prog=f"electra {verb} {name}", help=about(name))
 
 
 def preset_options(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """What the preset function itself is told (`--body modern`, and `--vocab-size` of both networks), and the other arguments."""
+    """What the preset function itself is told, and the other arguments: `--body modern`, `--vocab-size` of both networks, and
+    `--generator none`, which tyro cannot say of a part with settings."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option, choices in choices_of(name).items():
-        parser.add_argument(f"--{option}", choices=choices, default=argparse.SUPPRESS)
-    parser.add_argument("--vocab-size", type=int, default=argparse.SUPPRESS)
+        parser.add_argument(f"--{option}", choices=choices, type=str.lower, default=argparse.SUPPRESS)
+    parser.add_argument("--vocab-size", "--vocab_size", type=int, default=argparse.SUPPRESS)
     try:
         options, rest = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
@@ -46,9 +50,10 @@ def preset_options(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any],
 
 
 def choices_of(name: str) -> dict[str, tuple[str, ...]]:
-    """The preset's own options: arguments of its function."""
+    """The preset's own options: arguments of its function, and `none` for the generator."""
     arguments = inspect.signature(PRESETS[name]).parameters.values()
-    return {each.name: get_args(each.annotation) for each in arguments if each.kind is not each.VAR_KEYWORD}
+    own = {each.name: get_args(each.annotation) for each in arguments if each.kind is not each.VAR_KEYWORD}
+    return own | {"generator": (*own.get("generator", ()), "none")}
 
 
 def parse_changes(config: PretrainConfig, arguments: Sequence[str], prog: str, help: str = "") -> PretrainConfig:

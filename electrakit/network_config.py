@@ -34,22 +34,15 @@ class NetworkConfig:
     attention_dropout: float = 0.1
     """Inside the attention, on its weights."""
     pad_token_id: int = 0
-    """Padding: not attended to, not scored."""
-    sep_token_id: int | None = 102
-    """Where segment B begins: behind the first of these. None: one segment."""
+    """Padding: not attended to, not scored. A run takes it from the tokenizer of its shards."""
+    sep_token_id: int | None = None
+    """Where segment B begins: behind the first of these. None: one segment. A run takes it from the tokenizer of its shards."""
     rotary_base: float = 10_000.0
     """Longest wavelength of the rotary positions, over 2π (modern body only). 10,000 suits rows up to about 1,000 tokens."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "vocab_size",
-            "num_layers",
-            "hidden_size",
-            "ffn_size",
-            "num_heads",
-            "embedding_size",
-            "max_length",
-        ):
+        sizes = "vocab_size num_layers hidden_size ffn_size num_heads embedding_size max_length"
+        for name in sizes.split():
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be 1 or more, got {getattr(self, name)}")
         for name in ("dropout", "attention_dropout"):
@@ -57,8 +50,12 @@ class NetworkConfig:
                 raise UserError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
         if self.hidden_size % self.num_heads:
             raise UserError(f"hidden_size {self.hidden_size} does not divide by num_heads {self.num_heads}")
-        if not 0 <= self.pad_token_id < self.vocab_size:
-            raise UserError(f"pad_token_id {self.pad_token_id} is not in the vocabulary of {self.vocab_size}")
+        for name in ("pad_token_id", "sep_token_id"):
+            token = getattr(self, name)
+            if token is not None and not 0 <= token < self.vocab_size:
+                raise UserError(f"{name} {token} is not in the vocabulary of {self.vocab_size}")
+        if self.pad_token_id == self.sep_token_id:
+            raise UserError(f"pad_token_id and sep_token_id are both {self.pad_token_id}: they must differ")
         if self.body in ("modern", "bert") and self.embedding_size != self.hidden_size:
             raise UserError(
                 f"body={self.body!r} has no embedding projection: make embedding_size {self.embedding_size} equal to "

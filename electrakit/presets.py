@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from electrakit.errors import UserError
 from electrakit.network_config import NetworkConfig
-from electrakit.pretrain_config import OptimConfig, PretrainConfig, override
+from electrakit.pretrain_config import OptimConfig, PretrainConfig, Share, override
 
 OwnBody = Literal["classic", "modern"]
 
@@ -110,15 +110,16 @@ def electra_albert_generator(**changes: Any) -> PretrainConfig:
 
 def alectra_small(
     generator: Literal["albert", "bert"] = "albert",
-    share: Literal["embeddings", "encoder"] = "embeddings",
+    share: Share = "embeddings",
     **changes: Any,
 ) -> PretrainConfig:
     """lmtuners' ALECTRA-small: an ALBERT discriminator with an ALBERT or BERT generator, 5 M parameters.
 
     It reports ALBERT twice with shared embeddings; a BERT generator and a shared encoder were worse.
     """
+    num_heads = 4 if share == "encoder" else 1  # theirs is 1; one layer's weights cannot have two numbers of heads
     generators = {
-        "albert": NetworkConfig(body="albert", num_layers=3, num_heads=1, max_length=128, **NO_DROPOUT),
+        "albert": NetworkConfig(body="albert", num_layers=3, num_heads=num_heads, max_length=128, **NO_DROPOUT),
         "bert": NetworkConfig(body="bert", num_layers=3, hidden_size=128, ffn_size=256, num_heads=1, max_length=128),
     }
     if not isinstance(generator, str) or generator not in generators:
@@ -145,12 +146,12 @@ def electra_15(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
 
 def replace_mlm(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
     """A masked language model that is shown the generator's samples instead of [MASK] (section 3.4)."""
-    return override(electra_small(body), {"objective": {"kind": "replace_mlm", "disc_weight": 1.0}}, changes)
+    return override(electra_small(body), {"objective": {"kind": "replace_mlm"}}, changes)
 
 
 def all_tokens_mlm(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
     """As replace_mlm, but the original of every token is predicted, with a gate that copies (section 3.4)."""
-    return override(electra_small(body), {"objective": {"kind": "all_tokens_mlm", "disc_weight": 7.0}}, changes)
+    return override(electra_small(body), {"objective": {"kind": "all_tokens_mlm"}}, changes)
 
 
 def modern_tiny(**changes: Any) -> PretrainConfig:

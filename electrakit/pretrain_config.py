@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -17,6 +18,14 @@ Kind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]
 Optimizer = Literal["official_adam", "adamw", "lamb", "muon"]
 Schedule = Literal["official", "linear", "cosine", "cosine_restarts", "constant"]
 Precision = Literal["fp32", "bf16"]
+
+DISC_WEIGHTS = {"electra": 50.0, "replace_mlm": 1.0, "all_tokens_mlm": 7.0}
+"""Of the discriminator's loss beside the generator's, by kind of objective. The first is the paper's; it gives none for the others."""
+
+
+def num_slots(num_tokens: int, rate: float) -> int:
+    """K, the most positions chosen in a row of T tokens: 19 for 128 tokens at .15."""
+    return min(num_tokens, max(1, int((rate + 0.005) * num_tokens)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +48,8 @@ class ObjectiveConfig:
     """Where the discriminator is scored: at all real tokens, or (ELECTRA-15 %) at the chosen ones only."""
     gen_weight: float = 1.0
     """Weight of the generator's loss."""
-    disc_weight: float = 50.0
-    """Weight of the discriminator's loss."""
+    disc_weight: float | None = None
+    """Weight of the discriminator's loss. None: 50 for electra, 1 for replace_mlm, 7 for all_tokens_mlm."""
     official: bool = False
     """Choose positions with replacement, as google-research/electra does (about 8 % fewer are masked); for comparison."""
     whole_words: bool = False
@@ -52,12 +61,17 @@ class ObjectiveConfig:
             raise UserError("objective.mask_prob is 0: nothing would be learned; the paper has 0.15")
         if not self.temperature > 0:
             raise UserError(f"objective.temperature must be above 0, got {self.temperature}; 1 is the paper's")
-        if min(self.gen_weight, self.disc_weight) < 0:
+        if min(self.gen_weight, self.disc_weight or 0) < 0:
             raise UserError(
                 f"weights must not be negative: gen_weight is {self.gen_weight}, disc_weight {self.disc_weight}"
             )
         if self.official and self.whole_words:
             raise UserError("objective.official chooses tokens one by one: drop it, or drop objective.whole_words")
+
+    @property
+    def resolved_disc_weight(self) -> float:
+        """The weight that is used: as set, or that of the kind."""
+        return DISC_WEIGHTS.get(self.kind, 0.0) if self.disc_weight is None else self.disc_weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +94,8 @@ class OptimConfig:
     """How the learning rate falls after the warm-up; `official` is linear and already falls during it."""
     warmup_steps: int = 10_000
     """Steps in which the learning rate rises from 0."""
+    num_cycles: int = 4
+    """How often `cosine_restarts` falls."""
 
     def __post_init__(self) -> None:
         _check_positive(self, "lr", "eps")
@@ -90,6 +106,8 @@ class OptimConfig:
             raise UserError(f"optim.max_grad_norm must be above 0, got {self.max_grad_norm}; None switches it off")
         if self.warmup_steps < 0:
             raise UserError(f"optim.warmup_steps must be 0 or more, got {self.warmup_steps}")
+        if self.num_cycles < 1:
+            raise UserError(f"optim.num_cycles must be 1 or more, got {self.num_cycles}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,33 +150,72 @@ class PretrainConfig:
     """Steps between two validations."""
     save_every: int = 5_000
     """Steps between two checkpoints."""
+    budget: str | None = None
+    """Wall-clock time such as 30m, 8h or 2d: the learning rate falls with the clock, and the run ends in time. None: by steps alone."""
+    valid_rows: int = 1024
+    """Rows of the valid split that a validation reads, always the same ones."""
+    keep_last: int = 2
+    """Newest checkpoints that are kept."""
+    keep_at: tuple[str, ...] = ()
+    """Checkpoints that are kept for good, as parts of the run: 6.25% 12.5% 25% 50% 100%."""
+    on_checkpoint: str | None = None
+    """A shell command that is run after each checkpoint; {path} in it is the checkpoint's folder."""
+    init_discriminator: str | None = None
+    """Start from these weights: a transformers folder, or a name on the Hugging Face hub. Its sizes replace the preset's."""
+    init_generator: str | None = None
+    """The same for the generator."""
+    recompute: bool = False
+    """Gradient checkpointing: activations are computed twice instead of kept. Slower, for large networks and little memory."""
+    fsdp: bool = False
+    """With several processes: each keeps a part of weights and optimizer only (FSDP2). For networks that do not fit into one GPU."""
+    wandb: str | None = None
+    """Log to this Weights & Biases project too; needs pip install 'electrakit[wandb]'."""
 
     def __post_init__(self) -> None:
         _check_positive(self, "steps", "batch_size", "length", "log_every", "valid_every", "save_every")
+        _check_positive(self, "valid_rows", "keep_last")
         if self.micro_batch is not None:
             _check_positive(self, "micro_batch")
+        assert self.budget_seconds is None or self.budget_seconds > 0
+        assert all(step > 0 for step in self.milestones)
+        if self.fsdp and self.optim.name in ("lamb", "muon"):
+            raise UserError(
+                f"fsdp cuts matrices into pieces, optim.name={self.optim.name!r} needs them whole; use adamw or official_adam"
+            )
         if self.objective.kind == "mlm" and self.generator is not None:
             raise UserError("objective.kind='mlm' has one network, the discriminator's: set generator to None")
+        for name, network in self.networks.items():
+            if self.length > network.max_length:
+                raise UserError(
+                    f"length {self.length} is more than {name}.max_length {network.max_length}: "
+                    "shorten the rows, or raise it in both networks"
+                )
         if self.generator is not None:
-            self._check_pair(self.generator)
+            self._check_pair(self.generator, self.discriminator)
 
-    def _check_pair(self, generator: NetworkConfig) -> None:
+    def _check_pair(self, generator: NetworkConfig, discriminator: NetworkConfig) -> None:
+        """Everything that building the networks and tying them would refuse."""
         for name in ("vocab_size", "pad_token_id", "sep_token_id"):
-            ours, theirs = getattr(generator, name), getattr(self.discriminator, name)
-            if ours != theirs:
+            ours, theirs = getattr(generator, name), getattr(discriminator, name)
+            if None not in (ours, theirs) and ours != theirs:
                 raise UserError(
                     f"generator.{name} is {ours}, discriminator.{name} {theirs}: both networks read the same rows; make them equal"
                 )
-        sizes = generator.embedding_size, self.discriminator.embedding_size
-        if self.share == "embeddings" and sizes[0] != sizes[1]:
-            raise UserError(
-                f"cannot share embeddings: generator has size {sizes[0]}, discriminator {sizes[1]}; make them equal or use share='nothing'"
-            )
-        if self.share == "encoder" and generator.body != self.discriminator.body:
-            raise UserError(
-                f"cannot share the encoder: generator has body {generator.body!r}, discriminator {self.discriminator.body!r}; "
-                "make them equal or use share='embeddings'"
-            )
+        is_one_body = generator.body == discriminator.body
+        must_agree: dict[str, list[str]] = {
+            "nothing": [],
+            "embeddings": ["embedding_size", *(["max_length"] if is_one_body and generator.body != "modern" else [])],
+            "encoder": ["body", *ENCODER_SIZES, *(["num_layers"] if generator.body != "albert" else [])],
+        }
+        what = "the encoder" if self.share == "encoder" else "embeddings"
+        way_out = "embeddings" if self.share == "encoder" else "nothing"
+        for name in must_agree[self.share]:
+            ours, theirs = getattr(generator, name), getattr(discriminator, name)
+            if ours != theirs:
+                raise UserError(
+                    f"cannot share {what}: generator.{name} is {ours}, discriminator.{name} {theirs}; "
+                    f"make them equal or use share='{way_out}'"
+                )
 
     @property
     def networks(self) -> dict[str, NetworkConfig]:
@@ -167,9 +224,34 @@ class PretrainConfig:
         return {name: network for name, network in pair.items() if network is not None}
 
     @property
+    def budget_seconds(self) -> float | None:
+        """The budget as a number."""
+        if self.budget is None:
+            return None
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd])", self.budget)
+        if match is None or not float(match[1]):
+            raise UserError(f"budget is {self.budget!r}; write a number and s, m, h or d, such as 30m")
+        return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+    @property
+    def milestones(self) -> list[int]:
+        """The steps of keep_at."""
+        steps = []
+        for part in self.keep_at:
+            match = re.fullmatch(r"(\d+(?:\.\d+)?)%", part)
+            if match is None or not 0 < float(match[1]) <= 100:
+                raise UserError(f"keep_at has {part!r}; write parts of the run such as 6.25% or 100%")
+            steps.append(max(1, round(self.steps * float(match[1]) / 100)))
+        return steps
+
+    @property
     def num_tokens(self) -> int:
         """Tokens seen in the whole run, padding included."""
         return self.steps * self.batch_size * self.length
+
+
+ENCODER_SIZES = ("hidden_size", "ffn_size", "num_heads", "embedding_size", "max_length", "rotary_base")
+"""What twins that share an encoder have in common, besides its depth. (ALBERT's layers are one, used any number of times.)"""
 
 
 # Changes
@@ -255,6 +337,8 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         return value
     if get_origin(hint) is tuple:
         kinds = list(get_args(hint))
+        if kinds[-1] is Ellipsis and isinstance(value, list | tuple):
+            return tuple(_read(kinds[0], one, where) for one in value)
         if not isinstance(value, list | tuple) or len(value) != len(kinds):
             raise UserError(f"{where} is {value!r}; it must be {len(kinds)} numbers")
         return tuple(_read(kind, one, where) for kind, one in zip(kinds, value, strict=True))
@@ -262,9 +346,9 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         return Path(value)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
         return float(value)
-    if hint in (bool, int) and type(value) is hint:
+    if hint in (bool, int, str) and type(value) is hint:
         return value
-    wanted = {Path: "a path", float: "a number", bool: "true or false", int: "a whole number"}[hint]
+    wanted = {str: "a string", Path: "a path", float: "a number", bool: "true or false", int: "a whole number"}[hint]
     raise UserError(f"{where} is {value!r}; it must be {wanted}")
 
 

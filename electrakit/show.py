@@ -18,7 +18,6 @@ from electrakit.model.counts import (
     num_chosen,
     shared_parts,
 )
-from electrakit.network_config import NetworkConfig
 from electrakit.pretrain_config import PretrainConfig, with_special_ids
 
 USUAL_LR = {"official_adam": 5e-4, "adamw": 5e-4, "lamb": 2e-3, "muon": 1e-3}
@@ -133,7 +132,10 @@ def objective_text(config: PretrainConfig) -> str:
         parts.append(f"shown as in {objective.scheme}")
     else:
         source = "uniform replacements" if config.generator is None else f"{objective.replace_prob:.0%} shown as [MASK]"
-        parts += [source, f"loss = {objective.gen_weight:g} generator + {objective.disc_weight:g} discriminator"]
+        parts += [
+            source,
+            f"loss = {objective.gen_weight:g} generator + {objective.resolved_disc_weight:g} discriminator",
+        ]
     if objective.kind == "electra":
         parts.append(f"scored at {objective.loss_on} tokens")
     if objective.temperature != 1:
@@ -197,7 +199,6 @@ def find_warnings(config: PretrainConfig, manifest: dict[str, Any] | None = None
         warn_generator(config),
         warn_lr(config),
         warn_warmup(config),
-        *(warn_length(name, network, config.length) for name, network in config.networks.items()),
         *([] if manifest is None else warn_shards(config, manifest)),
     ]
     return [warning for warning in found if warning is not None]
@@ -233,15 +234,6 @@ def warn_warmup(config: PretrainConfig) -> str | None:
     return (
         f"the warm-up of {config.optim.warmup_steps:,} steps is as long as the run of {config.steps:,}: the learning rate never "
         "reaches optim.lr; about a tenth of the run is usual"
-    )
-
-
-def warn_length(name: str, network: NetworkConfig, length: int) -> str | None:
-    if length <= network.max_length:
-        return None
-    return (
-        f"rows of {length:,} tokens are longer than {name}.max_length {network.max_length:,}: training will refuse them; "
-        "raise it in both networks"
     )
 
 

@@ -12,7 +12,7 @@ from electrakit.objective.build import build_objective
 from electrakit.objective.electra import Electra
 from electrakit.objective.masking import is_continuation_table
 from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM
-from electrakit.pretrain_config import override
+from electrakit.pretrain_config import override, with_special_ids
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCAB = 200
@@ -43,7 +43,7 @@ def reduced(config):
     if {network.body for network in config.networks.values()} == {"classic"}:
         for change in changes.values():
             change["embedding_size"] = 16
-    return override(config, changes, {"length": 24, "batch_size": 3})
+    return override(config, {**changes, "length": 24, "batch_size": 3})
 
 
 def rows():
@@ -65,7 +65,7 @@ def test_every_preset_is_built_and_learns_from_a_batch(config):
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_the_pair_shares_what_the_settings_say(config):
-    generator, discriminator = build(reduced(config))
+    generator, discriminator = build(with_special_ids(reduced(config), SPECIAL))
     if generator is None:
         assert config.generator is None
         return
@@ -123,6 +123,17 @@ def test_networks_follow_the_special_ids_of_the_shards():
         assert (network.config.pad_token_id, network.config.sep_token_id) == (9, 8)
     pair = build_objective(reduced(presets.electra_small_owt()), other)
     assert (pair.generator.inputs_for.pad_token_id, pair.discriminator.inputs_for.sep_token_id) == (9, 8)
+
+
+@pytest.mark.parametrize(("kind", "weight"), [("electra", 50.0), ("replace_mlm", 1.0), ("all_tokens_mlm", 7.0)])
+def test_the_weight_of_the_discriminators_loss_follows_the_kind(kind, weight):
+    config = reduced(presets.electra_small(objective={"kind": kind}))
+    assert build_objective(config, SPECIAL).disc_weight == weight
+    assert build_objective(override(config, {"objective": {"disc_weight": 2}}), SPECIAL).disc_weight == 2
+    classes = {"electra": Electra, "replace_mlm": ReplaceMLM, "all_tokens_mlm": AllTokensMLM}
+    second = Discriminator if kind == "electra" else Generator
+    pair = (network(with_special_ids(config, SPECIAL).discriminator) for network in (Generator, second))
+    assert classes[kind](*pair, mask_token_id=4).disc_weight == weight
 
 
 def test_whole_words_need_and_use_the_table():

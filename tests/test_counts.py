@@ -13,9 +13,10 @@ from electrakit.model.counts import (
     num_chosen,
     num_muon_parameters,
 )
+from electrakit.network_config import NetworkConfig
 from electrakit.objective.build import build_objective
 from electrakit.objective.corrupt import num_slots
-from electrakit.pretrain_config import override
+from electrakit.pretrain_config import override, with_special_ids
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 SMALL_SIZES = {"vocab_size": 500, "num_layers": 2}
@@ -23,9 +24,8 @@ SMALL_SIZES = {"vocab_size": 500, "num_layers": 2}
 
 def reduced(config, **sizes):
     """Few layers and words, so that it is built in no time."""
-    return override(
-        config, {name: {**SMALL_SIZES, **sizes} for name in config.networks}, {"length": 64, "batch_size": 2}
-    )
+    networks = {name: {**SMALL_SIZES, **sizes} for name in config.networks}
+    return override(config, {**networks, "length": 64, "batch_size": 2})
 
 
 def num_unique(*modules):
@@ -36,8 +36,11 @@ CONFIGS = {
     **{name: preset() for name, preset in presets.PRESETS.items()},
     "alectra, bert generator": presets.alectra_small("bert"),
     "alectra, shared encoder": presets.alectra_small(share="encoder"),
-    "classic twins": presets.electra_small(generator={"hidden_size": 256, "ffn_size": 1024}, share="encoder"),
+    "classic twins": presets.electra_small(generator=NetworkConfig(), share="encoder"),
     "modern, shared encoder": presets.modern_small(generator={"num_layers": 12}, share="encoder"),
+    "modern generator, classic discriminator": presets.electra_small(
+        discriminator={"embedding_size": 256}, generator=presets.modern_small().generator
+    ),
     "nothing shared": presets.electra_small(share="nothing"),
     "uniform generator": presets.electra_small(generator=None),
     "bert, all tokens": presets.electra_small_owt(objective={"kind": "all_tokens_mlm"}),
@@ -49,7 +52,7 @@ CONFIGS = {
 def test_parameters_are_those_of_the_networks(config):
     count = count_parameters(config)
     with torch.device("meta"):  # full size, but nothing is filled in
-        generator, discriminator = build(config)
+        generator, discriminator = build(with_special_ids(config, SPECIAL))
     assert count.discriminator == num_unique(discriminator)
     assert count.discriminator + count.generator == num_unique(generator, discriminator)
     if config.objective.kind != "all_tokens_mlm":
@@ -120,7 +123,7 @@ def test_flops_follow_the_objective():
 @pytest.mark.parametrize("rate", [0.01, 0.15, 0.25, 1.0])
 @pytest.mark.parametrize("length", [8, 128, 512])
 def test_chosen_positions_are_those_of_the_objective(rate, length):
-    config = presets.tiny(length=length, objective={"mask_prob": rate})
+    config = presets.electra_small(length=length, objective={"mask_prob": rate})
     assert num_chosen(config) == num_slots(length, rate)
 
 

@@ -1,6 +1,7 @@
 """Generator and discriminator: what must hold for both bodies, and what is the classic body's own."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -41,6 +42,11 @@ def rows(num_tokens: int = 16, seed: int = 1) -> Tensor:
     ids[:, 0], ids[:, 6] = 2, SEP
     ids[1, 10:] = ids[2, 7:] = PAD
     return ids
+
+
+def keep(sizes: list[int], tensor: Tensor) -> Tensor:
+    sizes.append(tensor.numel())
+    return tensor
 
 
 def build(kind: type[Network], config: NetworkConfig) -> Network:
@@ -117,6 +123,24 @@ def test_every_parameter_learns(config, kind):
     network, ids = build(kind, config).train(), rows()
     (network(ids)[ids != PAD] ** 2).sum().backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in network.parameters())
+
+
+@BOTH
+@NETWORKS
+def test_activations_that_are_computed_again_give_the_same_gradients(config, kind):
+    gradients, kept = [], []
+    for recompute in (False, True):
+        network, sizes = build(kind, config).train(), []
+        network.body.recompute = recompute
+        torch.manual_seed(1)  # the same dropout
+        pack = partial(keep, sizes)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = network(rows()).square().mean()
+        loss.backward()
+        gradients.append([parameter.grad for parameter in network.parameters()])
+        kept.append(sum(sizes))
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+    assert kept[1] < kept[0]
 
 
 @BOTH

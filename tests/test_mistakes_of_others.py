@@ -85,7 +85,7 @@ def test_replacements_are_sampled_not_the_best_guess():
 
 @pytest.mark.parametrize("name", ["electra", "electra_15", "masked_lm", "replace_mlm", "all_tokens_mlm"])
 def test_padding_is_not_scored(name):
-    # Electra.forward: is_scored = ones; AllTokensMLM: ratio(losses, ones); the others: can_be_masked that lets padding through
+    # Electra.score: is_scored = ones; AllTokensMLM: ratio(losses, ones); the others: can_be_masked that lets padding through
     torch.manual_seed(0)
     objective = {
         "electra": lambda: Electra(network(Generator), network(Discriminator), **TOKENS),
@@ -107,7 +107,7 @@ def test_padding_is_not_scored(name):
 
 
 def test_special_tokens_are_scored():
-    # Electra.forward: is_scored = can_be_masked(ids): the mean is over all real tokens, [CLS] and [SEP] included
+    # Electra.score: is_scored = can_be_masked(ids): the mean is over all real tokens, [CLS] and [SEP] included
     ids = rows(8)
     discriminator = ById(torch.zeros(VOCAB))
     unsure = guesses().index_fill(0, torch.tensor([CLS]), -torch.inf)  # no [CLS] but the real ones
@@ -167,7 +167,7 @@ def test_random_tokens_are_shown_at_chosen_positions_only(objective):
 
 
 def test_a_correct_guess_counts_as_original():
-    # Electra.forward: labels = is_chosen(ids, positions, counts)
+    # corrupt.is_replaced: is_chosen(ids, positions, counts)
     ids = rows(50)
     sure_of_nine = torch.zeros(VOCAB).index_fill(0, torch.tensor([9]), 50.0)
     ids[:, 10:20] = 9

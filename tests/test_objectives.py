@@ -3,6 +3,7 @@
 import copy
 import inspect
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from electrakit.errors import UserError
+from electrakit.model.adapt import as_generator
 from electrakit.model.encoder import Discriminator, Generator
 from electrakit.network_config import NetworkConfig
 from electrakit.objective.electra import Electra
@@ -172,7 +174,62 @@ def test_padding_changes_nothing(name):
     torch.testing.assert_close(objective(short, keys).loss, objective(long, keys).loss, rtol=1e-5, atol=1e-6)
 
 
+@every_objective
+def test_ids_of_any_integer_type_are_the_same_ids(name):
+    objective, keys = build(name).eval(), row_keys(0, 0, range(6))
+    wanted = objective(rows(), keys)
+    for dtype in (torch.int32, torch.int16, torch.uint8):
+        out = objective(rows().to(dtype), keys)
+        assert torch.equal(out.corrupted, wanted.corrupted) and out.loss == wanted.loss
+    for wrong in (rows().float(), rows()[0], rows() > 3):
+        with pytest.raises(UserError, match=r"ids are torch.\w+ \(.*\); wanted whole numbers"):
+            objective(wrong, keys)
+
+
+@pytest.mark.parametrize("name", ["electra", "replace_mlm", "all_tokens_mlm", "masked_lm"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_scores_that_are_no_numbers_make_the_loss_nan_and_write_nothing(name, value):
+    """Id 0 would be written as if it had been sampled; a finite loss would hide it."""
+    objective = build(name)
+    nn.init.constant_((objective.model if name == "masked_lm" else objective.generator).output_bias[9:], value)
+    out = objective(rows())
+    assert out.loss.isnan() and out.mlm_loss.isnan()
+    if name != "masked_lm":
+        assert torch.equal(out.corrupted, rows()) and not out.disc_labels.any()
+        without = build(name, gen_weight=0.0)
+        nn.init.constant_(without.generator.output_bias, value)
+        assert without(rows()).loss.isnan()
+
+
+def test_the_average_of_micro_batches_weights_them_and_not_their_tokens():
+    electra, keys = build("electra").eval(), row_keys(0, 0, range(6))
+    full = rows().masked_fill(rows() == PAD, 7)
+    halves = [electra(full[part], keys[part]).loss for part in (slice(0, 3), slice(3, 6))]
+    torch.testing.assert_close(sum(halves) / 2, electra(full, keys).loss)  # full rows: the loss of the whole
+    short, whole = rows(), electra(rows(), keys)
+    parts = [electra(short[part], keys[part]) for part in (slice(0, 3), slice(3, 6))]
+    tokens = [part.attended.sum() for part in parts]
+    by_tokens = sum(part.disc_loss * count for part, count in zip(parts, tokens, strict=True)) / sum(tokens)
+    torch.testing.assert_close(by_tokens, whole.disc_loss)  # else: the loss of the whole is weighted by tokens
+    assert sum(part.disc_loss for part in parts) / 2 != whole.disc_loss
+
+
 # Randomness
+
+
+@every_objective
+def test_draws_that_do_not_fit_the_rows_are_named(name):
+    objective, ids = build(name), rows()
+    keys = row_keys(0, 0, range(6))
+    for wrong in (keys[:5], keys[:, :1], keys.int(), keys.float()):
+        with pytest.raises(UserError, match=r"draws are torch.\w+ \(.*\); wanted the keys of 6 rows, int64 \(6, 2\)"):
+            objective(ids, wrong)
+    draws = objective.masking.draws(ids, keys)
+    assert torch.equal(objective.eval()(ids, draws).corrupted, objective(ids, keys).corrupted)
+    with pytest.raises(UserError, match=r"draws.lottery is \(6, 40\); wanted \(6, 39\)"):
+        objective(ids[:, :39], draws)
+    with pytest.raises(UserError, match=r"draws.sample is \(6, 5\); wanted \(6, 6\)"):
+        objective(ids, draws._replace(sample=draws.sample[:, :5]))
 
 
 @every_objective
@@ -260,6 +317,17 @@ def test_the_copy_gate_is_safe_at_both_ends():
     assert copies.grad.isfinite().all() and guesses.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_copy_gate_begins_as_the_official_codes_output_layers_do(dtype):
+    objective = AllTokensMLM(Generator(SIZE).to(dtype), Generator(SIZE).to(dtype), **TOKENS)
+    limit = math.sqrt(6 / (SIZE.hidden_size + 1))  # glorot
+    assert 0.8 * limit < objective.gate.weight.abs().max() <= 1.01 * limit and not objective.gate.bias.any()
+    assert {parameter.dtype for parameter in objective.parameters()} == {dtype}
+    out = objective(rows())
+    out.loss.backward()
+    assert out.loss.dtype == torch.float32 and out.loss.isfinite()
+
+
 def test_all_tokens_mlm_takes_a_transformers_model():
     from transformers import BertConfig, BertForMaskedLM
 
@@ -268,6 +336,8 @@ def test_all_tokens_mlm_takes_a_transformers_model():
     objective = AllTokensMLM(Generator(SIZE), model, **TOKENS)
     objective(rows()).loss.backward()
     assert all(parameter.grad is not None for parameter in objective.parameters())
+    adapter = as_generator(model, sep_token_id=SEP)
+    assert AllTokensMLM(Generator(SIZE), adapter, **TOKENS).discriminator is adapter
     with pytest.raises(UserError, match="needs the hidden states of its discriminator, and Embedding"):
         AllTokensMLM(Generator(SIZE), nn.Embedding(VOCAB, VOCAB), **TOKENS)
 
@@ -401,9 +471,39 @@ def test_the_usage_of_electra_pytorchs_readme_runs(usage):
     assert results.disc_labels.shape == results.disc_predictions.shape == (2, 128)
 
 
+@every_objective
+def test_sep_is_that_of_the_networks_if_nothing_is_said(name):
+    """Networks and objective must not disagree about where a segment ends: [SEP] would be sampled, and move the end."""
+    tokens = {key: value for key, value in TOKENS.items() if key != "sep_token_id"}
+    objective = {
+        "masked_lm": lambda: MaskedLM(Generator(SIZE), **tokens),
+        "replace_mlm": lambda: ReplaceMLM(Generator(SIZE), Generator(SIZE), **tokens),
+        "all_tokens_mlm": lambda: AllTokensMLM(Generator(SIZE), Generator(SIZE), **tokens),
+        "uniform": lambda: Electra("uniform", Discriminator(SIZE), **tokens),
+    }.get(name, lambda: Electra(Generator(SIZE), Discriminator(SIZE), **tokens))()
+    assert objective.masking.special.sep == SEP
+    with pytest.raises(UserError, match="was built with sep_token_id=3, but sep_token_id=5"):
+        build_with = {**TOKENS, "sep_token_id": 5}
+        MaskedLM(Generator(SIZE), **build_with) if name == "masked_lm" else Electra(
+            "uniform", Discriminator(SIZE), **build_with
+        )
+
+
+def test_vocabularies_that_do_not_fit_are_named():
+    small = replace(SIZE, vocab_size=VOCAB - 1)
+    with pytest.raises(UserError, match="the generator has a vocabulary of 60, the discriminator one of 59"):
+        Electra(Generator(SIZE), Discriminator(small), **TOKENS)
+    with pytest.raises(UserError, match="the generator has a vocabulary of 60, the discriminator one of 59"):
+        ReplaceMLM(Generator(SIZE), Generator(small), **TOKENS)
+    assert Electra(Generator(small), Discriminator(SIZE), **TOKENS)  # rows of a table that are never used do no harm
+
+
 def test_settings_that_cannot_work_are_named():
     pair = Generator(SIZE), Discriminator(SIZE)
     for wrong, message in (
+        ({"mask_token_id": VOCAB}, "mask_token_id has 60, which is not in the vocabulary of 60 tokens"),
+        ({"mask_ignore_token_ids": [-1]}, "mask_ignore_token_ids has -1, which is not in the vocabulary"),
+        ({"num_tokens": 4}, "mask_token_id has 4, which is not in the vocabulary of 4"),
         ({"temperature": 0}, "temperature is 0"),
         ({"loss_on": "some"}, "loss_on is 'some'"),
         ({"disc_weight": -1}, "disc_weight -1"),

@@ -129,17 +129,52 @@ def test_special_ids_of_the_shards_go_to_both_networks():
         ({"objective": {"kind": "mlm"}}, "set generator to None"),
         ({"discriminator": {"hidden_size": 250}}, "discriminator: hidden_size 250 does not divide by num_heads 4"),
         ({"generator": {"vocab_size": 9_000}}, r"generator\.vocab_size is 9000, discriminator\.vocab_size 30522"),
-        ({"generator": {"embedding_size": 64}}, "cannot share embeddings: generator has size 64, discriminator 128"),
+        (
+            {"generator": {"embedding_size": 64}},
+            r"cannot share embeddings: generator\.embedding_size is 64, discriminator\.embedding_size 128",
+        ),
         (
             {"generator": NetworkConfig(body="albert"), "share": "encoder"},
-            "cannot share the encoder: generator has body",
+            r"cannot share the encoder: generator\.body is albert",
         ),
         ({"discriminator": {"body": "bert"}}, "no embedding projection"),
+        ({"length": 513}, r"length 513 is more than generator\.max_length 512: shorten the rows"),
+        (
+            {"generator": {"max_length": 256}},
+            r"cannot share embeddings: generator\.max_length is 256, discriminator\.max_length 512",
+        ),
+        (
+            {"share": "encoder"},
+            r"cannot share the encoder: generator\.hidden_size is 64, discriminator\.hidden_size 256",
+        ),
+        (
+            {"share": "encoder", "generator": NetworkConfig(num_heads=2)},
+            r"cannot share the encoder: generator\.num_heads is 2, discriminator\.num_heads 4; make them equal or use",
+        ),
+        (
+            {"share": "encoder", "generator": NetworkConfig(num_layers=3)},
+            r"cannot share the encoder: generator\.num_layers is 3",
+        ),
+        ({"generator": {"sep_token_id": 3}, "discriminator": {"sep_token_id": 4}}, "both networks read the same rows"),
+        ({"discriminator": {"sep_token_id": 30_522}}, "sep_token_id 30522 is not in the vocabulary of 30522"),
+        ({"discriminator": {"sep_token_id": 0}}, "pad_token_id and sep_token_id are both 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         presets.electra_small(**changes)
+
+
+def test_special_ids_are_those_of_the_shards_and_nothing_else():
+    """A default would be the [SEP] of one vocabulary, and a word of another."""
+    for preset in presets.PRESETS.values():
+        assert all(network.sep_token_id is None for network in preset().networks.values())
+
+
+def test_what_can_be_shared_is_accepted():
+    assert presets.electra_small(share="encoder", generator=NetworkConfig())
+    assert presets.alectra_small(share="encoder").generator.num_layers == 3  # ALBERT's layers are one
+    assert presets.electra_small(share="nothing", generator={"max_length": 256, "embedding_size": 64})
 
 
 def test_a_run_can_have_no_generator():

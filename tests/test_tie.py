@@ -1,59 +1,44 @@
 """What a pair shares is one parameter, whatever is done to it later; what does not fit is named."""
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_models
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from reformer_pytorch import ReformerLM
 from safetensors.torch import load_file, load_model, save_file, save_model
+from tiny_models import FAMILIES, VOCAB, our_config, reformer
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForTokenClassification, ElectraForPreTraining
 from x_transformers import Encoder, TransformerWrapper
 
 from electrakit.errors import UserError
 from electrakit.model.adapt import as_discriminator, as_generator
 from electrakit.model.encoder import Discriminator, Generator
 from electrakit.model.tie import load_state_once, shared_parameters, state_once, tie
-from electrakit.network_config import NetworkConfig
+from electrakit.model.weights import from_transformers
+from electrakit.objective.electra import Electra
 
 torch.set_num_threads(1)
-
-VOCAB = 100
-FAMILIES = ["electra", "bert", "albert", "distilbert", "roberta", "deberta-v2", "modernbert"]
+pytestmark = pytest.mark.filterwarnings("ignore:.*has two segments, but no sep_token_id")
 
 
-def tiny_config(family: str, **changes: Any) -> Any:
-    sizes: dict[str, Any] = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-    }
-    if family == "distilbert":
-        sizes = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}
-    if family in ("electra", "albert"):
-        sizes["embedding_size"] = 32
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 3}
-    return AutoConfig.for_model(
-        family, **{"vocab_size": VOCAB, "max_position_embeddings": 64, **ids, **sizes, **changes}
-    )
+def with_embeddings(family: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """Embeddings as wide as the layers, so that families can be mixed."""
+    return {**({"embedding_size": 32} if family in ("electra", "albert") else {}), **changes}
 
 
 def tiny_generator(family: str, **changes: Any) -> Any:
-    torch.manual_seed(0)
-    return AutoModelForMaskedLM.from_config(tiny_config(family, **changes)).eval()
+    return tiny_models.tiny_generator(family, **with_embeddings(family, changes))
 
 
 def tiny_discriminator(family: str, **changes: Any) -> Any:
-    torch.manual_seed(1)
-    config = tiny_config(family, **changes)
-    return (
-        ElectraForPreTraining(config) if family == "electra" else AutoModelForTokenClassification.from_config(config)
-    ).eval()
+    if family == "electra":
+        return tiny_models.tiny_pretraining_electra(**with_embeddings(family, changes))
+    return tiny_models.tiny_discriminator(family, **with_embeddings(family, changes))
 
 
 def electra_pair(**changes: Any) -> tuple[Any, Any]:
@@ -64,24 +49,13 @@ def electra_pair(**changes: Any) -> tuple[Any, Any]:
 
 
 def our_pair(body: str = "classic", **changes: Any) -> tuple[Generator, Discriminator]:
-    sizes = {"num_layers": 2, "hidden_size": 32, "ffn_size": 64, "num_heads": 2, "embedding_size": 16, "max_length": 64}
-    if body == "modern":
-        sizes["embedding_size"] = 32
-    config = NetworkConfig(**{"body": body, "vocab_size": VOCAB, **sizes, **changes})  # type: ignore[arg-type]
+    config = our_config(body=body, **{**({"embedding_size": 32} if body == "modern" else {}), **changes})
     return Generator(config), Discriminator(config)
 
 
-def reformer(dim: int, **changes: Any) -> ReformerLM:
-    sizes = {
-        "num_tokens": VOCAB,
-        "emb_dim": 16,
-        "dim_head": 8,
-        "heads": 2,
-        "depth": 2,
-        "max_seq_len": 16,
-        "bucket_size": 4,
-    }
-    return ReformerLM(dim=dim, **{**sizes, **changes})
+def x_transformer(heads: int, size: int) -> TransformerWrapper:
+    layers = Encoder(dim=32, depth=1, heads=heads, attn_dim_head=size)
+    return TransformerWrapper(num_tokens=VOCAB, max_seq_len=16, attn_layers=layers)
 
 
 def ids() -> Tensor:
@@ -179,7 +153,7 @@ def test_other_sizes_across_families_leave_only_the_word_table_a_must() -> None:
     [
         ({"embedding_size": 16}, r"\(100, 16\) for word.weight, discriminator \(100, 32\)"),
         ({"vocab_size": 90}, r"\(90, 32\) for word.weight, discriminator \(100, 32\)"),
-        ({"max_position_embeddings": 32}, r"\(32, 32\) for position.weight, discriminator \(64, 32\)"),
+        ({"max_position_embeddings": 32}, r"\(32, 32\) for position.weight, discriminator \(66, 32\)"),
     ],
 )
 def test_sizes_that_do_not_fit_are_both_named_with_the_way_out(changes: dict[str, int], sizes: str) -> None:
@@ -230,11 +204,50 @@ def test_plain_modules_share_tables_of_the_same_name() -> None:
 
 def test_plain_modules_without_a_common_table_are_an_error() -> None:
     with pytest.raises(
-        UserError, match=r"generator has token_emb.weight, discriminator 0.weight, none with the same name"
+        UserError,
+        match=r"only the generator has token_emb.weight, only the discriminator 0.weight; assign them yourself",
     ):
         tie(reformer(32), nn.Sequential(nn.Embedding(VOCAB, 8), nn.Linear(8, 1)))
     with pytest.raises(UserError, match=r"size \(100, 8\) for token_emb.weight, discriminator \(100, 16\)"):
         tie(reformer(32, emb_dim=8), reformer(32))
+
+
+class Words(nn.Module):
+    """A plain module whose tables have the names one gives them."""
+
+    def __init__(
+        self, words: str, positions: str, vocab_size: int = VOCAB, num_positions: int = 16, out: int = 1
+    ) -> None:
+        super().__init__()
+        self.add_module(words, nn.Embedding(vocab_size, 8))
+        self.add_module(positions, nn.Embedding(num_positions, 8))
+        self.out = nn.Linear(8, out, bias=False)
+
+    def forward(self, ids: Tensor, attention_mask: Tensor) -> Tensor:
+        words, positions, out = self.children()
+        return out(words(ids) + positions(torch.arange(ids.size(1))))
+
+
+def test_plain_modules_do_not_share_positions_alone() -> None:
+    message = "the word tables must have the same name; only the generator has words.weight, only the discriminator tokens.weight"
+    with pytest.raises(UserError, match=f"cannot share embeddings: {message}; assign them yourself"):
+        tie(Words("words", "positions"), Words("tokens", "positions"))
+    swapped = Words("positions", "words")  # what has a row for each token is the word table
+    with pytest.raises(UserError, match="the word tables must have the same name"):
+        tie(Words("words", "positions"), swapped)
+
+
+def test_a_plain_modules_word_table_is_that_of_its_vocabulary_if_it_says_so() -> None:
+    generator, discriminator = Words("words", "places", 64, 512), Words("tokens", "places", 64, 512)
+    with pytest.raises(UserError, match=r"only the generator has words.weight, only the discriminator tokens.weight"):
+        tie(generator, discriminator)  # fewer tokens than positions (bytes, for instance), and nothing says so
+    generator.num_tokens = discriminator.num_tokens = 64
+    with pytest.raises(UserError, match=r"only the generator has words.weight, only the discriminator tokens.weight"):
+        tie(generator, discriminator)
+    generator, discriminator = Words("words", "places"), Words("words", "positions")
+    generator.num_tokens = discriminator.num_tokens = VOCAB
+    tie(generator, discriminator)  # here it is certain that only positions differ
+    assert shared_parameters(generator, discriminator) == ["words.weight"]
 
 
 # Mistakes of other implementations
@@ -262,6 +275,79 @@ def test_the_output_layer_does_not_keep_the_old_table() -> None:
     generator, discriminator = reformer(32, weight_tie_embedding=True), reformer(64)
     tie(generator, discriminator)
     assert generator.out[1].tensor is discriminator.token_emb.weight  # a plain module's own output table follows too
+
+
+def test_the_output_layer_of_a_reformer_follows_an_assigned_table() -> None:
+    generator, discriminator = reformer(32, weight_tie_embedding=True), reformer(64, return_embeddings=True)
+    generator.token_emb = (
+        discriminator.token_emb
+    )  # as electra-pytorch shows; the output layer still holds the old table
+    assert generator.out[1].tensor is not discriminator.token_emb.weight
+    Electra(generator, nn.Sequential(discriminator, nn.Linear(64, 1)), mask_token_id=4)
+    assert generator.out[1].tensor is discriminator.token_emb.weight
+    generator = reformer(32, weight_tie_embedding=True)
+    generator.token_emb = discriminator.token_emb
+    tie(generator, discriminator)
+    assert generator.out[1].tensor is discriminator.token_emb.weight
+
+
+def test_output_layers_that_are_known_to_be_apart_stay_so_in_silence() -> None:
+    """electra-pytorch's usage as it stands: its output layers have the table's shape."""
+    discriminator = reformer(64, return_embeddings=True)
+    pairs = [
+        (reformer(32), nn.Sequential(discriminator, nn.Linear(64, 1)), "token_emb", discriminator.token_emb),
+        (x_transformer(2, 16), wide := x_transformer(2, 16), "token_emb", wide.token_emb),
+    ]
+    for generator, scorer, name, table in pairs:
+        setattr(generator, name, table)
+        before = [id(parameter) for parameter in generator.parameters()]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            Electra(generator, scorer, mask_token_id=4)
+        assert [id(parameter) for parameter in generator.parameters()] == before
+
+
+def test_a_plain_output_layer_that_may_hold_an_old_table_is_told() -> None:
+    generator, discriminator = Words("words", "positions", out=VOCAB), Words("words", "positions")
+    generator.out.weight = generator.words.weight
+    generator.words = discriminator.words
+    for look in (tie, lambda *pair: Electra(*pair, mask_token_id=4)):
+        pair = copy.deepcopy(nn.ModuleList([generator, discriminator]))
+        with pytest.warns(UserWarning, match=r"out.weight of generator Words has the shape of the word table"):
+            look(*pair)
+    generator, discriminator = Words("words", "positions", out=VOCAB), Words("words", "positions")
+    generator.out.weight = generator.words.weight
+    apart = Words("words", "positions", out=VOCAB)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tie(generator, discriminator)
+        Electra(generator, discriminator, mask_token_id=4)
+        tie(apart, discriminator)
+        Electra(apart, discriminator, mask_token_id=4)
+    assert generator.out.weight is discriminator.words.weight
+    assert apart.out.weight is not discriminator.words.weight  # an output layer of its own stays one
+
+
+def test_released_weights_are_tied(tmp_path: Path) -> None:
+    """A pair that was trained tied and is loaded one by one has equal tables, and would train apart."""
+    generator, discriminator = electra_pair()
+    tie(generator, discriminator)
+    generator.save_pretrained(tmp_path / "generator")
+    discriminator.save_pretrained(tmp_path / "discriminator")
+    loaded = (
+        type(generator).from_pretrained(tmp_path / "generator"),
+        type(discriminator).from_pretrained(tmp_path / "discriminator"),
+    )
+    for pair in (loaded, (from_transformers(loaded[0]), from_transformers(loaded[1]))):
+        with pytest.warns(
+            UserWarning, match=r"equal word embeddings in two parameters.* call tie\(generator, discriminator\)"
+        ):
+            Electra(*pair, mask_token_id=4, sep_token_id=3)
+        tie(*pair)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            Electra(*pair, mask_token_id=4, sep_token_id=3)
+            Electra(*electra_pair(), mask_token_id=4, sep_token_id=3)  # a new pair may be apart
 
 
 def test_an_untied_output_layer_is_tied_with_the_embeddings() -> None:
@@ -332,6 +418,31 @@ def test_bodies_that_differ_are_refused_with_the_first_difference() -> None:
         tie(tiny_generator("bert", num_hidden_layers=1), tiny_discriminator("bert"), "encoder")
     with pytest.raises(UserError, match="cannot share the encoder"):
         tie(tiny_generator("bert"), tiny_discriminator("distilbert"), "encoder")
+
+
+@pytest.mark.parametrize(
+    ("generator", "discriminator", "message"),
+    [
+        (
+            lambda: tiny_generator("bert", num_attention_heads=4),
+            lambda: tiny_discriminator("bert"),
+            "num_attention_heads 4, .* 2",
+        ),
+        (
+            lambda: tiny_generator("bert", hidden_act="relu"),
+            lambda: tiny_discriminator("bert"),
+            "hidden_act relu, .* gelu",
+        ),
+        (lambda: tiny_generator("bert"), lambda: tiny_discriminator("roberta"), "model_type bert, .* roberta"),
+        (lambda: our_pair(num_heads=4)[0], lambda: our_pair()[1], "num_heads 4, discriminator 2"),
+        (lambda: our_pair("modern", rotary_base=5e4)[0], lambda: our_pair("modern")[1], "rotary_base 50000.0"),
+        (lambda: x_transformer(4, 8), lambda: x_transformer(2, 16), "heads 4, discriminator 2"),
+    ],
+)
+def test_twins_use_their_weights_in_the_same_way(generator: Any, discriminator: Any, message: str) -> None:
+    """All of these have weights of the same names and shapes."""
+    with pytest.raises(UserError, match=f"cannot share the encoder: generator has .*{message}"):
+        tie(generator(), discriminator(), "encoder")
 
 
 def test_nothing_shares_nothing_and_keeps_the_generators_own_tables_one() -> None:

@@ -1,30 +1,49 @@
 """Any model in, two interfaces out: ids and positions to word logits, ids to one logit per token."""
 
-import inspect
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from electrakit.errors import UserError
-from electrakit.model.encoder import Discriminator, Network, segments
+from electrakit.model.encoder import Discriminator, Network
+from electrakit.model.families import check_guesses_words, known_head, tie_output_table
+from electrakit.model.families import is_transformers as is_transformers
+from electrakit.model.inputs import InputsFor, call, original, warn_of_no_segments
 
 
-def as_generator(model: nn.Module, *, pad_token_id: int = 0, sep_token_id: int | None = None) -> nn.Module:
+def as_generator(
+    model: nn.Module,
+    *,
+    pad_token_id: int = 0,
+    sep_token_id: int | None = None,
+    mask_argument: str | None = None,
+    masks_padding: bool = False,
+) -> nn.Module:
     """See a model as ids (B, T), positions (B, K) -> logits (B, K, V).
 
-    Takes our own generator or another with this very forward (returned as it is), any transformers `...ForMaskedLM`, or a module that
-    maps ids to logits (B, T, V).
+    Takes our own generator (returned as it is; so is any module with this very forward and the attribute `gathers_positions = True`),
+    any transformers `...ForMaskedLM`, or a module that maps ids to logits (B, T, V).
+
+    A plain module is told what is padding where its argument's meaning is known: `attention_mask`, torch's `key_padding_mask`, and the
+    masks of x-transformers and reformer-pytorch. Others are named with `mask_argument`, which gets a bool (B, T) that is true for real
+    tokens; with `masks_padding=True`, for padding.
     """
-    if "positions" in _arguments(model):
-        _check_pad(model, pad_token_id)
+    if getattr(original(model), "gathers_positions", False):
+        check_special_ids(model, pad_token_id, sep_token_id)
         return model
     if is_transformers(model):
+        check_guesses_words(model)
         tie_output_table(model)
-    return GeneratorAdapter(model, InputsFor.of(model, pad_token_id, sep_token_id))
+    elif any(getattr(part, "causal", False) is True for part in model.modules()):
+        warnings.warn(
+            f"generator {_name(model)} is causal: it does not see what follows a [MASK]; build it without causal attention",
+            stacklevel=3,
+        )
+    check_special_ids(model, pad_token_id, sep_token_id)
+    return GeneratorAdapter(model, InputsFor.of(model, pad_token_id, sep_token_id, mask_argument, masks_padding))
 
 
 def as_discriminator(
@@ -34,19 +53,22 @@ def as_discriminator(
     sep_token_id: int | None = None,
     discr_dim: int | None = None,
     discr_layer: str | int | None = None,
+    mask_argument: str | None = None,
+    masks_padding: bool = False,
 ) -> nn.Module:
     """See a model as ids (B, T) -> logits (B, T); above 0 means replaced.
 
     Takes our own discriminator (returned as it is), `ElectraForPreTraining`, any transformers `...ForTokenClassification` with one or
     two labels, or a module that maps ids to (B, T), (B, T, 1) or (B, T, 2). With `discr_dim`, the output (B, T, discr_dim) of the layer
     `discr_layer` (a dotted name, or an index into the model's children; the last one by default) goes through a new linear layer.
+    `mask_argument` and `masks_padding` as in `as_generator`.
     """
     if discr_dim is None and discr_layer is not None:
         raise UserError(f"discr_layer={discr_layer!r} needs discr_dim, the size of that layer's output")
-    if discr_dim is None and isinstance(model, Discriminator | DiscriminatorAdapter | LayerDiscriminator):
-        _check_pad(model, pad_token_id)
+    check_special_ids(model, pad_token_id, sep_token_id)
+    if discr_dim is None and isinstance(original(model), Discriminator | DiscriminatorAdapter | LayerDiscriminator):
         return model
-    inputs_for = InputsFor.of(model, pad_token_id, sep_token_id)
+    inputs_for = InputsFor.of(model, pad_token_id, sep_token_id, mask_argument, masks_padding)
     if discr_dim is None:
         return DiscriminatorAdapter(model, inputs_for)
     return LayerDiscriminator(model, inputs_for, discr_dim, -1 if discr_layer is None else discr_layer)
@@ -55,30 +77,39 @@ def as_discriminator(
 class GeneratorAdapter(nn.Module):
     """A masked language model, asked at some positions only."""
 
-    def __init__(self, model: nn.Module, inputs_for: "InputsFor") -> None:
+    gathers_positions = True
+
+    def __init__(self, model: nn.Module, inputs_for: InputsFor) -> None:
         super().__init__()
         self.model = model
         self.inputs_for = inputs_for
-        self.head = _known_head(model)
+        self.head = known_head(model)
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:  # (B, T), (B, K) -> (B, K, V)
-        inputs = self.inputs_for(ids)
         if self.head is None:
-            return gather(_word_logits(_call(self.model, ids, inputs), ids, self.model), positions)
-        hidden = self.model.base_model(ids, **inputs)[0]  # type: ignore[operator]  # (B, T, H)
-        return self.head(self.model, gather(hidden, positions))  # the table of V words meets K positions, not T
+            return gather(_word_logits(call(self.model, ids, self.inputs_for(ids)), ids, self.model), positions)
+        return self.score_words(gather(self.hidden(ids), positions))  # the table of V words meets K positions, not T
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """The body's last hidden states, where the head is known: (B, T, H)."""
+        return self.model.base_model(ids, **self.inputs_for(ids))[0]  # type: ignore[operator]
+
+    def score_words(self, hidden: Tensor) -> Tensor:
+        """The head, where it is known: (..., H) -> (..., V)."""
+        assert self.head is not None
+        return self.head(self.model, hidden)
 
 
 class DiscriminatorAdapter(nn.Module):
     """A token classifier whose one or two labels become one logit."""
 
-    def __init__(self, model: nn.Module, inputs_for: "InputsFor") -> None:
+    def __init__(self, model: nn.Module, inputs_for: InputsFor) -> None:
         super().__init__()
         self.model = model
         self.inputs_for = inputs_for
 
     def forward(self, ids: Tensor) -> Tensor:  # (B, T) -> (B, T)
-        logits = _logits(_call(self.model, ids, self.inputs_for(ids)), self.model)
+        logits = _logits(call(self.model, ids, self.inputs_for(ids)), self.model)
         if logits.shape == ids.shape:
             return logits
         if logits.shape == (*ids.shape, 1):
@@ -92,16 +123,18 @@ class DiscriminatorAdapter(nn.Module):
 
 
 class LayerDiscriminator(nn.Module):
-    """A model without a fitting head: the output of one of its layers, and a new linear layer behind it."""
+    """A model without a fitting head: the output of one of its layers, and a new linear layer behind it.
 
-    def __init__(self, model: nn.Module, inputs_for: "InputsFor", dim: int, layer: str | int) -> None:
+    What the model has behind that layer gets no gradient: DistributedDataParallel wants find_unused_parameters=True.
+    """
+
+    def __init__(self, model: nn.Module, inputs_for: InputsFor, dim: int, layer: str | int) -> None:
         super().__init__()
         self.model = model
         self.inputs_for = inputs_for
         self.layer = layer
         find_layer(model, layer)  # complains now, not at the first step
-        like = next(model.parameters(), None)
-        self.to_logit = nn.Linear(dim, 1) if like is None else nn.Linear(dim, 1, device=like.device, dtype=like.dtype)
+        self.to_logit = new_output(dim, model)
 
     def forward(self, ids: Tensor) -> Tensor:  # (B, T) -> (B, T)
         return self.to_logit(self._hidden(ids)).squeeze(-1)
@@ -112,7 +145,7 @@ class LayerDiscriminator(nn.Module):
         # Only while this forward runs: a hook that stays would be pickled with the user's model.
         hook = layer.register_forward_hook(lambda module, args, output: outputs.append(output))
         try:
-            _call(self.model, ids, self.inputs_for(ids))
+            call(self.model, ids, self.inputs_for(ids))
         finally:
             hook.remove()
         where = f"layer {self.layer!r} of discriminator {_name(self.model)}"
@@ -152,110 +185,6 @@ def gather(values: Tensor, positions: Tensor) -> Tensor:  # (B, T, H), (B, K) ->
     return values.gather(1, positions.unsqueeze(-1).expand(-1, -1, values.size(-1)))
 
 
-# What a model is told besides the ids
-
-
-@dataclass(frozen=True)
-class InputsFor:
-    """The keyword arguments of one model's forward, computed from the ids alone."""
-
-    mask_name: str | None
-    has_segments: bool
-    pad_token_id: int
-    sep_token_id: int | None
-    mask_dtype: torch.dtype
-
-    @classmethod
-    def of(cls, model: nn.Module, pad_token_id: int, sep_token_id: int | None) -> "InputsFor":
-        """Read once, from the signature, what the model can be told."""
-        _check_pad(model, pad_token_id)
-        arguments = _arguments(_body(model) if _known_head(model) else _entrance(model))
-        num_segments = getattr(
-            getattr(model, "config", None), "type_vocab_size", 2
-        )  # RoBERTa has the argument, but one segment only
-        inputs_for = cls(
-            mask_name=_mask_name(model, arguments),
-            has_segments="token_type_ids" in arguments and num_segments > 1,
-            pad_token_id=pad_token_id,
-            sep_token_id=sep_token_id,
-            mask_dtype=torch.long if is_transformers(model) else torch.bool,
-        )
-        if inputs_for.mask_name is None:
-            warnings.warn(
-                f"{_name(model)} cannot be told what is padding: its forward takes none of {', '.join(MASK_NAMES)}",
-                stacklevel=3,
-            )
-        return inputs_for
-
-    def __call__(self, ids: Tensor) -> dict[str, Tensor]:  # (B, T) each
-        is_real = ids != self.pad_token_id
-        inputs = {}
-        if self.mask_name is not None:
-            inputs[self.mask_name] = is_real.to(self.mask_dtype)
-        if self.has_segments:
-            inputs["token_type_ids"] = segments(ids, self.pad_token_id, self.sep_token_id)
-        return inputs
-
-
-def _check_pad(model: nn.Module, pad_token_id: int) -> None:
-    own = model.config.pad_token_id if is_transformers(model) or isinstance(model, Network) else None  # type: ignore[union-attr]
-    if own is not None and own != pad_token_id:
-        raise UserError(
-            f"{_name(model)} has config.pad_token_id={own}, but pad_token_id={pad_token_id}; make them equal"
-        )
-
-
-MASK_NAMES = ("attention_mask", "mask", "input_mask")
-"""What a forward calls the mask that is true for real tokens: transformers, x-transformers, reformer-pytorch."""
-
-
-def _mask_name(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> str | None:
-    for name in MASK_NAMES:
-        if name in arguments:
-            return name
-    # ReformerLM.forward(x, **kwargs) hands input_mask down to its attention, where alone it has a name.
-    is_inside = _takes_keywords(arguments) and any("input_mask" in _arguments(part) for part in model.modules())
-    return "input_mask" if is_inside else None
-
-
-def _call(model: nn.Module, ids: Tensor, inputs: dict[str, Tensor]) -> Any:
-    """Run the model. A plain Sequential hands no keywords on, so its first module is called with them, then the others."""
-    if not _is_chain(model):
-        return model(ids, **inputs)
-    first, *others = model.children()
-    output = _call(first, ids, inputs)
-    for module in others:
-        output = module(output)
-    return output
-
-
-def _is_chain(model: nn.Module) -> bool:
-    return type(model) is nn.Sequential and len(model) > 0
-
-
-def _entrance(model: nn.Module) -> nn.Module:
-    """The module that gets the ids."""
-    return _entrance(next(model.children())) if _is_chain(model) else model
-
-
-def _arguments(module: nn.Module) -> dict[str, inspect.Parameter]:
-    """The arguments of a module's forward; if a subclass hands **kwargs on to its parent, the parent's too."""
-    module = getattr(module, "_orig_mod", module)  # behind torch.compile
-    arguments: dict[str, inspect.Parameter] = {}
-    for cls in type(module).__mro__:
-        if cls is nn.Module:
-            break
-        if forward := vars(cls).get("forward"):
-            arguments = {**inspect.signature(forward).parameters, **arguments}
-            if not _takes_keywords(arguments):
-                break
-    return arguments
-
-
-def _takes_keywords(arguments: Mapping[str, inspect.Parameter]) -> bool:
-    return any(argument.kind is inspect.Parameter.VAR_KEYWORD for argument in arguments.values())
-
-
 # What comes out of a model
 
 
@@ -288,90 +217,69 @@ def _first_tensor(output: Any) -> Tensor | None:
     return first if isinstance(first, Tensor) else None
 
 
-# What we know of transformers' models
-
-Head = Callable[[Any, Tensor], Tensor]
+# What a model says of itself
 
 
-@dataclass(frozen=True)
-class Steps:
-    """A head that is a chain of the model's attributes. A class, not a closure: it can be pickled with the adapter."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, model: Any, hidden: Tensor) -> Tensor:
-        for name in self.names:
-            hidden = getattr(model, name)(hidden)
-        return hidden
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's model inside an adapter."""
+    return model.model if isinstance(model, GeneratorAdapter | DiscriminatorAdapter | LayerDiscriminator) else model
 
 
-def _steps(*names: str) -> Head:
-    return Steps(names)
+def vocab_size_of(*models: Any) -> int | None:
+    """As the first model that knows it says."""
+    for model in models:
+        inner = unwrap(model)
+        owners = (getattr(inner, "config", None), "vocab_size"), (inner, "vocab_size"), (inner, "num_tokens")
+        for owner, name in owners:
+            if isinstance(size := getattr(owner, name, None), int):
+                return size
+    return None
 
 
-def _deberta_head(model: Any, hidden: Tensor) -> Tensor:
-    if model.legacy:
-        return model.cls(hidden)
-    return model.lm_predictions(hidden, model.get_input_embeddings())
+class BuiltWith(NamedTuple):
+    """Special tokens that a model was built for; None where it does not say."""
+
+    pad: int | None
+    sep: int | None = None
+    has_segments: bool = False
+
+    @classmethod
+    def of(cls, model: Any) -> "BuiltWith":
+        model = original(model)
+        if isinstance(model, Network):
+            return cls(model.config.pad_token_id, model.config.sep_token_id, model.config.body == "classic")
+        if isinstance(inputs_for := getattr(model, "inputs_for", None), InputsFor):
+            return cls(inputs_for.pad_token_id, inputs_for.sep_token_id, inputs_for.has_segments)
+        # transformers' own sep_token_id says nothing: the segments come from us
+        return cls(getattr(model.config, "pad_token_id", None) if is_transformers(model) else None)
 
 
-HEADS: dict[str, Head] = {  # config.model_type -> what a ...ForMaskedLM does with its body's output
-    "albert": _steps("predictions"),
-    "bert": _steps("cls"),
-    "camembert": _steps("lm_head"),
-    "convbert": _steps("generator_predictions", "generator_lm_head"),
-    "deberta": _deberta_head,
-    "deberta-v2": _deberta_head,
-    "distilbert": _steps("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
-    "electra": _steps("generator_predictions", "generator_lm_head"),
-    "ernie": _steps("cls"),
-    "eurobert": _steps("lm_head"),
-    "megatron-bert": _steps("cls"),
-    "modernbert": _steps("head", "decoder"),
-    "mpnet": _steps("lm_head"),
-    "nystromformer": _steps("cls"),
-    "rembert": _steps("cls"),
-    "roberta": _steps("lm_head"),
-    "roberta-prelayernorm": _steps("lm_head"),
-    "roformer": _steps("cls"),
-    "xlm-roberta": _steps("lm_head"),
-}
+def sep_token_of(*models: nn.Module | str) -> int | None:
+    """As the first of our networks and adapters that was built with one says."""
+    known = (BuiltWith.of(model).sep for model in models if not isinstance(model, str))
+    return next((sep for sep in known if sep is not None), None)
 
 
-def _known_head(model: nn.Module) -> Head | None:
-    """None where the model's own forward must do it: an unknown family, or a subclass that may do something else."""
-    cls = type(model)
-    if not (cls.__module__.startswith("transformers.models.") and cls.__name__.endswith("ForMaskedLM")):
-        return None
-    return HEADS.get(model.config.model_type)  # type: ignore[union-attr, arg-type]
+def check_special_ids(model: nn.Module, pad_token_id: int, sep_token_id: int | None) -> None:
+    """Refuse a model that was built for other ids of [PAD] and [SEP]; `sep_token_id=None` asks for nothing."""
+    built = BuiltWith.of(model)
+    message = f"{_name(model)} was built with {{0}}={{1}}, but {{0}}={{2}}; make them equal"
+    if built.pad not in (None, pad_token_id):
+        raise UserError(message.format("pad_token_id", built.pad, pad_token_id))
+    if sep_token_id not in (None, built.sep) and (built.has_segments or built.sep is not None):
+        raise UserError(message.format("sep_token_id", built.sep, sep_token_id))
+    if sep_token_id is None and built.sep is None and isinstance(original(model), Network) and built.has_segments:
+        warn_of_no_segments(model)
 
 
-def _body(model: nn.Module) -> nn.Module:
-    return model.base_model  # type: ignore[return-value]
-
-
-def is_transformers(model: nn.Module) -> bool:
-    """Told by its attributes: importing transformers takes seconds."""
-    return hasattr(model, "base_model_prefix") and hasattr(model, "config")
-
-
-def output_table(model: Any) -> nn.Module | None:
-    """The transformers layer whose weight is the word table once more, if there is one of the same shape."""
-    layer = model.get_output_embeddings()
-    weight = getattr(layer, "weight", None)
-    table = model.get_input_embeddings().weight
-    # Of another shape in RemBERT (its own output size) and in new DeBERTa (a dense layer; the word table is used directly).
-    return layer if weight is not None and weight.shape == table.shape else None
-
-
-def tie_output_table(model: Any) -> None:
-    """Point the output layer at the word table again: after an embedding was swapped it still holds the old one."""
-    if model.get_output_embeddings() is None and not type(model).__name__.endswith("ForMaskedLM"):
-        raise UserError(f"{_name(model)} cannot be a generator: it predicts no words; use the family's ...ForMaskedLM")
-    layer = output_table(model)
-    if layer is not None and model.config.tie_word_embeddings:
-        layer.weight = model.get_input_embeddings().weight
+def new_output(dim: int, model: nn.Module) -> nn.Linear:
+    """A linear layer to one number beside the model's weights, with the official code's first weights: glorot, bias 0."""
+    like = next(model.parameters(), torch.empty(0))
+    layer = nn.Linear(dim, 1, device=like.device, dtype=like.dtype)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 def _name(model: nn.Module) -> str:
-    return type(model).__name__
+    return type(unwrap(original(model))).__name__

@@ -30,27 +30,29 @@ def build_network(network: NetworkConfig, head: Head) -> nn.Module:
     return adapt(model, pad_token_id=network.pad_token_id, sep_token_id=network.sep_token_id)
 
 
+CLASSES = {  # of transformers: config, a head for words, a head for two labels
+    "bert": ("BertConfig", "BertForMaskedLM", "BertForTokenClassification"),
+    "albert": ("AlbertConfig", "AlbertForMaskedLM", "AlbertForTokenClassification"),
+}
+THEIR_NAMES = {  # our setting -> theirs
+    "vocab_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "ffn_size": "intermediate_size",
+    "num_heads": "num_attention_heads",
+    "max_length": "max_position_embeddings",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "pad_token_id": "pad_token_id",
+}
+
+
 def transformers_model(network: NetworkConfig, head: Head) -> nn.Module:
     """transformers' BERT or ALBERT. A discriminator is a token classifier with two labels."""
     import transformers  # takes seconds
 
-    settings: dict[str, Any] = {
-        "vocab_size": network.vocab_size,
-        "num_hidden_layers": network.num_layers,
-        "hidden_size": network.hidden_size,
-        "intermediate_size": network.ffn_size,
-        "num_attention_heads": network.num_heads,
-        "max_position_embeddings": network.max_length,
-        "hidden_dropout_prob": network.dropout,
-        "attention_probs_dropout_prob": network.attention_dropout,
-        "pad_token_id": network.pad_token_id,
-        "num_labels": 2,
-    }
+    settings: dict[str, Any] = {theirs: getattr(network, ours) for ours, theirs in THEIR_NAMES.items()}
     if network.body == "albert":
-        albert = transformers.AlbertConfig(
-            embedding_size=network.embedding_size, classifier_dropout_prob=network.dropout, **settings
-        )
-        words, replaced = transformers.AlbertForMaskedLM, transformers.AlbertForTokenClassification
-        return words(albert) if head == "words" else replaced(albert)
-    bert = transformers.BertConfig(**settings)
-    return transformers.BertForMaskedLM(bert) if head == "words" else transformers.BertForTokenClassification(bert)
+        settings |= {"embedding_size": network.embedding_size, "classifier_dropout_prob": network.dropout}
+    config, words, replaced = (getattr(transformers, name) for name in CLASSES[network.body])
+    return (words if head == "words" else replaced)(config(num_labels=2, **settings))

@@ -8,7 +8,7 @@ from math import prod
 from typing import Literal
 
 from electrakit.network_config import NetworkConfig
-from electrakit.pretrain_config import PretrainConfig
+from electrakit.pretrain_config import PretrainConfig, num_slots
 
 Head = Literal["words", "replaced"]
 """What a network says of a token: which word it is, or whether it was replaced."""
@@ -66,7 +66,7 @@ def shared_parts(config: PretrainConfig) -> set[str]:
     return {part for part in can_share if ours.get(part) == theirs.get(part) and part in ours}
 
 
-EMBEDDINGS = ("word", "position", "segment", "embedding_norm")
+EMBEDDINGS = ("word", "position", "segment", "embedding_norm", "embedding_bias")
 HEADS = ("head", "output")
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -93,7 +93,8 @@ def parameter_shapes(network: NetworkConfig, head: Head) -> dict[str, Shapes]:
             "word": ((vocab, embedding),),
             "position": ((network.max_length, embedding),),
             "segment": ((2, embedding),),
-            "embedding_norm": ((embedding,),) * 2,
+            "embedding_norm": ((embedding,),),
+            "embedding_bias": ((embedding,),),
             "projection": ((embedding, hidden), (hidden,)) if has_projection else (),
             "layers": layer_shapes(network) * (1 if network.body == "albert" else network.num_layers),
             "head": ((hidden, embedding), *((embedding,),) * 3) if head == "words" else ((hidden, hidden), (hidden,)),
@@ -144,8 +145,8 @@ def flops_per_step(config: PretrainConfig) -> float:
 
 
 def num_chosen(config: PretrainConfig) -> int:
-    """K; the same as objective.corrupt.num_slots, which needs torch."""
-    return min(config.length, max(1, int((config.objective.mask_prob + 0.005) * config.length)))
+    """K of this run."""
+    return num_slots(config.length, config.objective.mask_prob)
 
 
 def embedding_flops(network: NetworkConfig, length: int) -> float:

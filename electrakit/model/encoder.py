@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electrakit.errors import UserError
-from electrakit.model.layers import attend, head, initialise, split_heads
+from electrakit.model.layers import attend, head, initialise, run, split_heads
 from electrakit.model.modern import ModernBody
 from electrakit.network_config import NetworkConfig
 
@@ -36,6 +36,8 @@ class Network(nn.Module):
 class Generator(Network):
     """A masked language model. Its output table is the word-embedding table, whoever owns that."""
 
+    gathers_positions = True
+
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__(config)
         self.head = self.body.generator_head(config)
@@ -46,7 +48,11 @@ class Generator(Network):
         hidden = self.hidden(ids)
         if positions is not None:
             hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))  # (B, K, H)
-        # looked up at every call: after tie() this is the discriminator's table
+        return self.score_words(hidden)
+
+    def score_words(self, hidden: Tensor) -> Tensor:
+        """The head: (..., H) -> (..., V)."""
+        # the table is looked up at every call: after tie() it is the discriminator's
         return F.linear(self.head(hidden), self.body.embeddings.word.weight, self.output_bias)
 
 
@@ -71,6 +77,7 @@ class ClassicBody(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.pad, self.sep = config.pad_token_id, config.sep_token_id
+        self.recompute = False  # gradient checkpointing of the layers
         self.embeddings = ClassicEmbeddings(config)
         self.dropout = nn.Dropout(config.dropout)
         needs_projection = config.embedding_size != config.hidden_size
@@ -84,7 +91,7 @@ class ClassicBody(nn.Module):
         attended = ids != self.pad
         hidden = self.projection(self.dropout(self.embeddings(ids, segments(ids, self.pad, self.sep))))
         for layer in self.layers:
-            hidden = layer(hidden, attended)
+            hidden = run(layer, hidden, attended, recompute=self.recompute and self.training)
         return hidden
 
     @staticmethod

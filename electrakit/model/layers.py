@@ -4,10 +4,12 @@ Shapes: B rows, T tokens, H hidden, N heads of D numbers.
 """
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 SIGMA = 0.02  # of the official initialisation: a truncated normal, cut at two sigma
 
@@ -28,6 +30,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, attended: Tensor, dropout:
     """
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=attended[:, None, None], dropout_p=dropout)
     return mixed.transpose(1, 2).flatten(2)
+
+
+def run(layer: nn.Module, *inputs: Any, recompute: bool) -> Tensor:
+    """A layer's output; with `recompute` its activations are not kept, but computed again in the backward pass."""
+    return checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
 
 
 def head(dense: nn.Linear, norm: nn.Module) -> nn.Sequential:

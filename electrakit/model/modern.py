@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electrakit.model.layers import SIGMA, attend, head, initialise, split_heads
+from electrakit.model.layers import SIGMA, attend, head, initialise, run, split_heads
 from electrakit.network_config import NetworkConfig
 
 EPSILON = 1e-5
@@ -22,6 +22,7 @@ class ModernBody(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
+        self.recompute = False  # gradient checkpointing of the layers
         self.embeddings = ModernEmbeddings(config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(ModernLayer(config, is_first=number == 0) for number in range(config.num_layers))
@@ -34,7 +35,7 @@ class ModernBody(nn.Module):
         turn = rotations(ids.size(1), head_size, self.config.rotary_base, ids.device)
         hidden = self.dropout(self.embeddings(ids))
         for layer in self.layers:
-            hidden = layer(hidden, attended, turn)
+            hidden = run(layer, hidden, attended, turn, recompute=self.recompute and self.training)
         return self.norm(hidden)
 
     @staticmethod

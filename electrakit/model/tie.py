@@ -1,15 +1,18 @@
 """Two models in, the same two with common weights: nothing, the embeddings, or the whole encoder."""
 
+import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
+import torch
 from torch import Tensor, nn
 
 from electrakit.errors import UserError
-from electrakit.model.adapt import is_transformers, output_table, tie_output_table
+from electrakit.model.adapt import unwrap, vocab_size_of
 from electrakit.model.encoder import Network
-
-Share = Literal["nothing", "embeddings", "encoder"]
+from electrakit.model.families import check_guesses_words, is_transformers, output_table, tie_output_table
+from electrakit.model.inputs import TRUE_FOR_REAL_TOKENS, is_of_package
+from electrakit.pretrain_config import ENCODER_SIZES, Share
 
 
 def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddings") -> None:
@@ -17,15 +20,18 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
 
     - `nothing`: two separate networks; the generator's input and output word tables stay one.
     - `embeddings`: word, position and segment tables, the embedding LayerNorm, and the generator's output table. Two networks of
-      different families share what both have in the same shape; the word table is a must.
-    - `encoder`: everything but the heads; the bodies must be equal.
+      different families share what both have in the same shape; the word table is a must. In plain modules: the tables of the same name.
+    - `encoder`: everything but the heads; the bodies must be equal, in sizes, number of heads and all that their weights are used for.
 
     Still one after `.to()`, `load_state_dict`, `deepcopy` of the pair and under DDP. Where torch makes new parameters (`.to("meta")`,
     `load_state_dict(assign=True)`), call this again.
     """
     if share not in get_args(Share):
         raise UserError(f"share={share!r} is unknown; choose one of {', '.join(get_args(Share))}")
-    generator, discriminator = _unwrap(generator), _unwrap(discriminator)
+    generator, discriminator = unwrap(generator), unwrap(discriminator)
+    if is_transformers(generator):
+        check_guesses_words(generator)
+    check_output_table(generator, discriminator)
     if share == "nothing":
         if shared := shared_parameters(generator, discriminator):
             raise UserError(f"share='nothing', but generator and discriminator share {shared[0]}; build them apart")
@@ -35,6 +41,7 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
         _replace(generator, replacements)
         known = {id(parameter) for parameter in generator.parameters()}
         assert all(id(new) in known for _, new in replacements), "a parameter was not replaced"
+        generator.is_tied = True  # type: ignore[assignment]
     if is_transformers(generator):
         _tie_own_tables(generator, is_a_must=share == "embeddings")
 
@@ -43,6 +50,50 @@ def shared_parameters(generator: nn.Module, discriminator: nn.Module) -> list[st
     """The generator's names, its output table included, of the parameters that are also the discriminator's."""
     known = {id(parameter) for parameter in discriminator.parameters()}
     return [name for name, parameter in _named(generator) if id(parameter) in known]
+
+
+def check_output_table(generator: nn.Module, discriminator: nn.Module) -> None:
+    """After `generator.words = discriminator.words`, an output layer that was tied to the old table still holds that.
+
+    reformer-pytorch's is pointed at the new one, x-transformers looks its table up. Of other plain modules nothing is certain: an output
+    layer of the table's shape may be meant to be apart, so there is a warning.
+    """
+    generator, discriminator = unwrap(generator), unwrap(discriminator)
+    if is_transformers(generator) or isinstance(generator, Network) or getattr(generator, "is_tied", False):
+        return  # they are tied when they are adapted; look their table up; were tied with all that used the old table
+    known = {id(parameter) for parameter in discriminator.parameters()}
+    tables = embedding_parameters(generator)
+    words = next((tables[name] for name in _word_tables(generator) if id(tables[name]) in known), None)
+    if words is None:
+        return
+    is_known = any(is_of_package(generator, package) for package in TRUE_FOR_REAL_TOKENS)
+    for where, module in generator.named_modules():
+        for name, parameter in list(module._parameters.items()):
+            is_like_it = parameter is not None and parameter is not words and parameter.shape == words.shape
+            if not is_like_it or isinstance(module, nn.Embedding):
+                continue
+            if is_of_package(module, "reformer_pytorch"):  # MatrixMultiply, of weight_tie_embedding=True
+                setattr(module, name, words)
+            elif not is_known:
+                warnings.warn(
+                    f"{where}.{name} of generator {type(generator).__name__} has the shape of the word table that it shares with the "
+                    "discriminator, but is another parameter; if the two were one before you assigned modules, assign this too, or "
+                    "call tie(generator, discriminator) instead",
+                    stacklevel=4,
+                )
+
+
+def check_not_torn_apart(generator: nn.Module, discriminator: nn.Module) -> None:
+    """Warn if the word tables hold the same numbers but are two parameters: a pair that was trained tied, loaded one by one."""
+    ours, theirs = (_word_table(unwrap(model)) for model in (generator, discriminator))
+    if ours is None or theirs is None or ours is theirs or ours.is_meta or ours.shape != theirs.shape:
+        return
+    if ours.device == theirs.device and torch.equal(ours, theirs):
+        warnings.warn(
+            "generator and discriminator have equal word embeddings in two parameters, which will be trained apart; released pairs are "
+            "tied: call tie(generator, discriminator) first",
+            stacklevel=4,
+        )
 
 
 def state_once(module: nn.Module) -> dict[str, Tensor]:
@@ -82,19 +133,24 @@ Replacements = list[tuple[nn.Parameter, nn.Parameter]]
 def embedding_replacements(generator: nn.Module, discriminator: nn.Module) -> Replacements:
     """Pair the embeddings up by what they are, in plain modules by their names."""
     ours, theirs = embedding_parameters(generator), embedding_parameters(discriminator)
-    common = [name for name in ours if name in theirs]
-    has_words = "word.weight" in ours or "word.weight" in theirs
-    if not common or (has_words and "word.weight" not in common):
+    words = _word_tables(generator) & _word_tables(discriminator)
+    only_ours, only_theirs = (
+        [name for name in one if name not in other] for one, other in ((ours, theirs), (theirs, ours))
+    )
+    is_plain = _family(generator) is None is _family(discriminator)
+    # of two tables without a counterpart one may be of words: not every module says how many there are
+    if not words or (is_plain and only_ours and only_theirs and vocab_size_of(generator, discriminator) is None):
         raise UserError(
-            f"cannot share embeddings: generator has {', '.join(ours) or 'none'}, discriminator {', '.join(theirs) or 'none'}, "
-            "none with the same name; assign them yourself (generator.x = discriminator.y) or use share='nothing'"
+            f"cannot share embeddings: the word tables must have the same name; only the generator has {', '.join(only_ours) or 'none'}, "
+            f"only the discriminator {', '.join(only_theirs) or 'none'}; assign them yourself (generator.x = discriminator.y) "
+            "or use share='nothing'"
         )
     is_one_family = _family(generator) == _family(discriminator)
     replacements = []
-    for name in common:
+    for name in (name for name in ours if name in theirs):
         if ours[name].shape == theirs[name].shape:
             replacements.append((ours[name], theirs[name]))
-        elif is_one_family or name == "word.weight":
+        elif is_one_family or name in words:
             size, other = tuple(ours[name].shape), tuple(theirs[name].shape)
             raise UserError(
                 f"cannot share embeddings: generator has size {size} for {name}, discriminator {other}; "
@@ -120,6 +176,22 @@ def embedding_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
+def _word_tables(model: nn.Module) -> set[str]:
+    """The names, among the embedding parameters, of what can be the word table; in a plain module it has a row for each token."""
+    tables = embedding_parameters(model)
+    if isinstance(getattr(_body(model), "embeddings", None), nn.Module):
+        return {"word.weight"} & set(tables)
+    num_rows = {name: len(table) for name, table in tables.items()}
+    vocab_size = vocab_size_of(model, _body(model))
+    wanted = vocab_size if vocab_size in num_rows.values() else max(num_rows.values(), default=0)
+    return {name for name, rows in num_rows.items() if rows == wanted}
+
+
+def _word_table(model: nn.Module) -> nn.Parameter | None:
+    names = sorted(_word_tables(model))
+    return embedding_parameters(model)[names[0]] if names else None
+
+
 def _part(name: str, child: nn.Module) -> str:
     """RoBERTa counts positions from behind its pad id: row 5 is another position than BERT's row 5."""
     offset = getattr(child, "padding_idx", None)
@@ -131,6 +203,7 @@ def _part(name: str, child: nn.Module) -> str:
 
 def encoder_replacements(generator: nn.Module, discriminator: nn.Module) -> Replacements:
     """Pair all parameters of the two bodies up by name."""
+    _check_same_use(generator, discriminator)
     ours, theirs = _body_parameters(generator, discriminator), _body_parameters(discriminator, generator)
     for name in [*ours, *theirs]:
         size, other = (tuple(body[name].shape) if name in body else None for body in (ours, theirs))
@@ -142,6 +215,51 @@ def encoder_replacements(generator: nn.Module, discriminator: nn.Module) -> Repl
     if not ours:
         raise UserError("cannot share the encoder: no parts with the same name; use share='nothing'")
     return [(parameter, theirs[name]) for name, parameter in ours.items()]
+
+
+USES = [
+    "model_type",
+    "num_attention_heads",
+    "n_heads",
+    "num_key_value_heads",
+    "hidden_act",
+    "hidden_activation",
+    "activation",
+    "layer_norm_eps",
+    "norm_eps",
+    "pad_token_id",
+    "position_embedding_type",
+    "relative_attention",
+    "pos_att_type",
+    "position_buckets",
+    "max_relative_positions",
+    "rope_parameters",
+    "layer_types",
+    "local_attention",
+    "sliding_window",
+]
+"""Settings of transformers' bodies that change what equal weights compute."""
+
+
+def _check_same_use(generator: nn.Module, discriminator: nn.Module) -> None:
+    """Weights of equal shapes may still be used in different ways: with other heads, or counting positions from elsewhere."""
+    ours, theirs = (_uses(model) for model in (generator, discriminator))
+    for name in [*ours, *theirs]:
+        if ours.get(name) != theirs.get(name):
+            raise UserError(
+                f"cannot share the encoder: generator has {name} {ours.get(name)}, discriminator {theirs.get(name)}; "
+                "make them equal or use share='embeddings'"
+            )
+
+
+def _uses(model: nn.Module) -> dict[str, Any]:
+    if is_transformers(model):
+        return {name: getattr(model.config, name) for name in USES if hasattr(model.config, name)}
+    if isinstance(model, Network):
+        return {name: getattr(model.config, name) for name in ("body", *ENCODER_SIZES, "pad_token_id", "sep_token_id")}
+    parts = _body(model).named_modules()
+    heads = {f"{where}.{name}": getattr(part, name, None) for where, part in parts for name in ("heads", "num_heads")}
+    return {name: value for name, value in heads.items() if isinstance(value, int)}
 
 
 def _body_parameters(model: nn.Module, other: nn.Module) -> dict[str, nn.Parameter]:
@@ -181,12 +299,6 @@ def _tie_own_tables(generator: Any, is_a_must: bool) -> None:
     layer = output_table(generator)
     is_tied = layer is None or layer.weight is generator.get_input_embeddings().weight
     assert is_tied or not generator.config.tie_word_embeddings, "the output layer holds an old table"
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    """The user's model inside an adapter."""
-    inner = getattr(model, "model", None)
-    return inner if isinstance(inner, nn.Module) and hasattr(model, "inputs_for") else model
 
 
 def _body(model: nn.Module) -> nn.Module:

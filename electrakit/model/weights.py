@@ -6,6 +6,7 @@ ModernBertForTokenClassification. The latter has two labels, original and replac
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,39 @@ class Family:
     """Our module: theirs, one or more that ours is made of by stacking their weights."""
     output_table: str
     """Their second name for the word embeddings."""
+    has_segments: bool
+    num_labels: int
+    """Of their discriminator: two are the numbers (0, x), where ours is x."""
+    more_settings: Callable[[NetworkConfig], dict[str, Any]]
+    """What else their config is told, computed from ours."""
+    more_values: Callable[[Any], dict[str, Any]]
+    """What else ours is told, computed from theirs."""
+
+
+def rotary_settings(config: NetworkConfig) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": config.rotary_base}
+    return {
+        "layer_types": ["full_attention"] * config.num_layers,
+        "rope_parameters": {"full_attention": rope, "sliding_attention": dict(rope)},
+        # its defaults are numbers of ModernBERT's own vocabulary
+        "cls_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def rotary_values(theirs: Any) -> dict[str, Any]:
+    class_name = type(theirs).__name__
+    if set(theirs.layer_types) != {"full_attention"}:
+        raise UserError(
+            f"{class_name}.layer_types has {sorted(set(theirs.layer_types))}; our modern body has full_attention only"
+        )
+    rope = theirs.rope_parameters["full_attention"]
+    if rope["rope_type"] != "default":
+        raise UserError(
+            f"{class_name}.rope_parameters has rope_type {rope['rope_type']!r}; our modern body has 'default' only"
+        )
+    return {"embedding_size": theirs.hidden_size, "rotary_base": float(rope["rope_theta"])}
 
 
 CLASSIC = Family(
@@ -91,6 +125,10 @@ CLASSIC = Family(
         "discriminator.score": ("discriminator_predictions.dense_prediction",),
     },
     output_table="generator_lm_head.weight",
+    has_segments=True,
+    num_labels=1,
+    more_settings=lambda config: {},
+    more_values=lambda theirs: {},
 )
 
 MODERN = Family(
@@ -139,6 +177,10 @@ MODERN = Family(
         "discriminator.score": ("classifier",),
     },
     output_table="decoder.weight",
+    has_segments=False,
+    num_labels=2,
+    more_settings=rotary_settings,
+    more_values=rotary_values,
 )
 
 FAMILIES: dict[str, Family] = {family.body: family for family in (CLASSIC, MODERN)}
@@ -153,7 +195,7 @@ def to_transformers(network: Generator | Discriminator) -> "PreTrainedModel":
     family = FAMILIES[network.config.body]
     is_generator = isinstance(network, Generator)
     settings = _their_settings(network.config, family)
-    if family is MODERN and not is_generator:
+    if family.num_labels == 2 and not is_generator:
         settings |= {"id2label": TWO_LABELS, "label2id": {label: number for number, label in TWO_LABELS.items()}}
     class_name = family.generator_class if is_generator else family.discriminator_class
     with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: they shall not move the run's dropout
@@ -207,31 +249,20 @@ def _their_names(network: Generator | Discriminator, family: Family) -> dict[str
 
 
 def _split(key: str, tensor: Tensor, num_parts: int, family: Family) -> tuple[Tensor, ...]:
-    if family is MODERN and key.startswith("score."):
+    if family.num_labels == 2 and key.startswith("score."):
         return (torch.cat([torch.zeros_like(tensor), tensor]),)  # logits (0, x)
     return tensor.chunk(num_parts)
 
 
 def _merge(key: str, tensors: list[Tensor], family: Family) -> Tensor:
-    if family is MODERN and key.startswith("score."):
+    if family.num_labels == 2 and key.startswith("score."):
         return tensors[0][1:] - tensors[0][:1]
     return torch.cat(tensors)
 
 
 def _their_settings(config: NetworkConfig, family: Family) -> dict[str, Any]:
     settings = {name: getattr(config, ours) for ours, theirs in family.fields.items() for name in theirs}
-    settings |= family.fixed | {"sep_token_id": config.sep_token_id}
-    if family is MODERN:
-        rope = {"rope_type": "default", "rope_theta": config.rotary_base}
-        settings |= {
-            "layer_types": ["full_attention"] * config.num_layers,
-            "rope_parameters": {"full_attention": rope, "sliding_attention": dict(rope)},
-            # its defaults are numbers of ModernBERT's own vocabulary
-            "cls_token_id": None,
-            "bos_token_id": None,
-            "eos_token_id": None,
-        }
-    return settings
+    return settings | family.fixed | {"sep_token_id": config.sep_token_id} | family.more_settings(config)
 
 
 def _our_config(theirs: Any, family: Family, sep_token_id: int | None) -> NetworkConfig:
@@ -251,9 +282,7 @@ def _our_config(theirs: Any, family: Family, sep_token_id: int | None) -> Networ
         if found[0] is None:
             raise UserError(f"{class_name}.{names[0]} is None; set it to a number")
         values[ours] = found[0]
-    if family is MODERN:
-        values |= {"embedding_size": theirs.hidden_size, "rotary_base": _find_rotary_base(theirs)}
-    return NetworkConfig(**values)
+    return NetworkConfig(**values, **family.more_values(theirs))
 
 
 def _find_sep(theirs: Any, family: Family, asked: int | None) -> int | None:
@@ -263,25 +292,11 @@ def _find_sep(theirs: Any, family: Family, asked: int | None) -> int | None:
         return theirs.sep_token_id
     if theirs.vocab_size == BERT_VOCAB_SIZE:
         return BERT_SEP
-    if family is MODERN:
-        return None  # it has no segments
+    if not family.has_segments:
+        return None
     raise UserError(
         f"{type(theirs).__name__} does not say which token is [SEP], where segment B begins; pass sep_token_id=tokenizer.sep_token_id"
     )
-
-
-def _find_rotary_base(theirs: Any) -> float:
-    class_name = type(theirs).__name__
-    if set(theirs.layer_types) != {"full_attention"}:
-        raise UserError(
-            f"{class_name}.layer_types has {sorted(set(theirs.layer_types))}; our modern body has full_attention only"
-        )
-    rope = theirs.rope_parameters["full_attention"]
-    if rope["rope_type"] != "default":
-        raise UserError(
-            f"{class_name}.rope_parameters has rope_type {rope['rope_type']!r}; our modern body has 'default' only"
-        )
-    return float(rope["rope_theta"])
 
 
 def _find_class(model: Any) -> tuple[Family, type[Generator] | type[Discriminator]]:
@@ -290,7 +305,7 @@ def _find_class(model: Any) -> tuple[Family, type[Generator] | type[Discriminato
         if class_name == family.generator_class:
             return family, Generator
         if class_name == family.discriminator_class:
-            if family is MODERN and model.config.num_labels != 2:
+            if family.num_labels == 2 != model.config.num_labels:
                 raise UserError(
                     f"{class_name} has {model.config.num_labels} labels; it takes two, original and replaced"
                 )

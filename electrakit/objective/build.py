@@ -41,12 +41,10 @@ def build_objective(
         "temperature": objective.temperature,
         "disallow_correct": objective.disallow_correct,
         "gen_weight": objective.gen_weight,
-        "disc_weight": objective.disc_weight,
+        "disc_weight": objective.resolved_disc_weight,
     }
     source: Any = "uniform" if generator is None else generator
     if objective.kind == "electra":
         return Electra(source, discriminator, loss_on=objective.loss_on, **settings)
-    if objective.kind == "replace_mlm":
-        return ReplaceMLM(source, discriminator, **settings)
-    # It asks the model itself, not its adapter, how wide it is, and adapts it again.
-    return AllTokensMLM(source, getattr(discriminator, "model", discriminator), **settings)
+    mixture = ReplaceMLM if objective.kind == "replace_mlm" else AllTokensMLM
+    return mixture(source, discriminator, **settings)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from electrakit.pretrain_config import num_slots
+
 BLOCK = 256
 """Tokens summed together by `sample`, about sqrt(V): a distribution is searched in two steps, like a word in a dictionary."""
 MAX_SCORES = 2**24
@@ -38,11 +40,6 @@ class SpecialTokens:
     def shape_the_row(self) -> tuple[int, ...]:
         """Never written into a row: what is attended and which segment it is in are read from the ids."""
         return (self.pad,) if self.sep is None else tuple(sorted({self.pad, self.sep}))
-
-
-def num_slots(num_tokens: int, rate: float) -> int:
-    """K, the most positions chosen in a row of T tokens: 19 for 128 tokens at .15."""
-    return min(num_tokens, max(1, int((rate + 0.005) * num_tokens)))
 
 
 def num_wanted(ids: Tensor, special: SpecialTokens, rate: float) -> Tensor:
@@ -165,7 +162,8 @@ def sample(
     """One token from each softmax: logits (B, K, V), one uniform number each (B, K) -> ids (B, K).
 
     By the inverse of the distribution function: the first id at which the summed probability passes the number. Never an id
-    `without`, nor `not_these` (B, K), nor one of probability 0. Always in fp32, a few rows at a time.
+    `without`, nor `not_these` (B, K), nor one of probability 0. -1 where there is no distribution: the scores are NaN, or none is left.
+    Always in fp32, a few rows at a time.
     """
     num_rows = max(1, MAX_SCORES // logits.size(-1))
     rows = zip(logits.flatten(0, -2).split(num_rows), draws.flatten().split(num_rows), strict=True)
@@ -195,7 +193,8 @@ def _sample_rows(
     block = _first_past(target, sums, totals)  # (R, 1)
     target = target - (sums - totals).gather(-1, block)
     inside = weights.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1)  # (R, BLOCK)
-    return (block * BLOCK + _first_past(target, inside.cumsum(-1), inside)).squeeze(-1)
+    sampled = block * BLOCK + _first_past(target, inside.cumsum(-1), inside)
+    return torch.where(sums[:, -1:].isnan(), -1, sampled).squeeze(-1)
 
 
 def _first_past(target: Tensor, sums: Tensor, weights: Tensor) -> Tensor:

@@ -1,24 +1,29 @@
 """Ids in, the loss of replaced-token detection out: a generator corrupts rows, a discriminator finds the replaced tokens."""
 
-from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electrakit.errors import UserError
-from electrakit.model.adapt import as_discriminator, as_generator
+from electrakit.model.adapt import as_discriminator, as_generator, sep_token_of, vocab_size_of
+from electrakit.model.tie import check_not_torn_apart, check_output_table
 from electrakit.objective import corrupt
-from electrakit.objective.masking import Masking, check_rates, special_tokens, vocab_size_of
+from electrakit.objective.masking import Masking, check_rates, special_tokens, whole_numbers
 from electrakit.objective.output import Output, detection, ratio
 from electrakit.objective.randomness import Draws
+from electrakit.pretrain_config import DISC_WEIGHTS
 
 
 class Corrupted(NamedTuple):
     """Rows with the generator's samples in them, and how well it guessed."""
 
     ids: Tensor  # (B, T)
+    is_replaced: Tensor  # (B, T) bool: another token than before
+    attended: Tensor  # (B, T) bool: not padding
     positions: Tensor  # (B, K)
     counts: Tensor  # (B, K) bool
     originals: Tensor  # (B, K)
@@ -26,13 +31,26 @@ class Corrupted(NamedTuple):
     gen_acc: Tensor | None
     sampled_acc: Tensor
 
+    @property
+    def is_chosen(self) -> Tensor:
+        """(B, T) bool"""
+        return corrupt.is_chosen(self.ids, self.positions, self.counts)
+
 
 class WithGenerator(nn.Module):
-    """What Electra, ReplaceMLM and AllTokensMLM have in common: a generator that fills in the chosen positions."""
+    """What Electra, ReplaceMLM and AllTokensMLM have in common: a generator that fills in the chosen positions.
+
+    Both networks are in the mode that train() and eval() of the objective say; in training the generator samples with its dropout on,
+    as in the official code.
+    """
+
+    kind: str
+    """Its name among the settings."""
 
     def __init__(
         self,
         generator: nn.Module | Literal["uniform"],
+        discriminator: nn.Module,
         *,
         mask_token_id: int,
         pad_token_id: int = 0,
@@ -45,9 +63,10 @@ class WithGenerator(nn.Module):
         temperature: float = 1.0,
         disallow_correct: bool = False,
         gen_weight: float = 1.0,
-        disc_weight: float = 50.0,
+        disc_weight: float | None = None,
         official: bool = False,
         is_continuation: Tensor | None = None,
+        adapt: Callable[..., nn.Module] = as_generator,
     ) -> None:
         """Options:
 
@@ -55,11 +74,14 @@ class WithGenerator(nn.Module):
         mask_ignore_token_ids: never chosen, such as [CLS] and [SEP]; padding and [MASK] need not be named.
         random_token_prob: share of the chosen positions where the generator is shown a random token.
         replace_prob: share of the other chosen positions where it is shown [MASK]; else it is shown the token itself.
-        sep_token_id: for models with segments, the id behind which the second begins.
+        sep_token_id: for models with segments, the id behind which the second begins; by default that of our own networks.
         num_tokens: size of the vocabulary, where the models do not say it.
         disallow_correct: never sample the original token.
-        official: choose with replacement, as google-research/electra does; for comparison.
+        disc_weight: of the discriminator's loss; by default DISC_WEIGHTS has it.
+        official: choose with replacement, as google-research/electra does; for comparison. One thing stays ours: [PAD] and [SEP] are
+            never sampled, since our networks read from the ids what is padding and where segments end.
         is_continuation: bool (V,), chooses whole words: see `is_continuation_table`.
+        adapt: how the discriminator is seen; here as a second masked language model.
         """
         super().__init__()
         if isinstance(generator, str) and generator != "uniform":
@@ -67,21 +89,24 @@ class WithGenerator(nn.Module):
         check_rates(replace_prob=replace_prob, random_token_prob=random_token_prob)
         if not temperature > 0:
             raise UserError(f"temperature is {temperature}: it must be above 0; 1 is the paper's")
+        disc_weight = DISC_WEIGHTS[self.kind] if disc_weight is None else disc_weight
         if min(gen_weight, disc_weight) < 0:
             raise UserError(
                 f"weights of the losses must not be negative: gen_weight is {gen_weight}, disc_weight {disc_weight}"
             )
-        special = special_tokens(pad_token_id, mask_token_id, mask_ignore_token_ids, sep_token_id)
-        self.generator = (
-            None
-            if generator == "uniform"
-            else as_generator(generator, pad_token_id=pad_token_id, sep_token_id=sep_token_id)
-        )
-        self.vocab_size = num_tokens if num_tokens is not None else vocab_size_of(self.generator)
+        sep_token_id = sep_token_of(generator, discriminator) if sep_token_id is None else sep_token_id
+        ids: dict[str, Any] = {"pad_token_id": pad_token_id, "sep_token_id": sep_token_id}
+        self.generator = None if isinstance(generator, str) else as_generator(generator, **ids)
+        self.discriminator = adapt(discriminator, **ids)
+        if self.generator is not None:
+            check_vocabularies(self.generator, self.discriminator)
+            check_output_table(self.generator, self.discriminator)
+            check_not_torn_apart(self.generator, self.discriminator)
+        self.vocab_size = num_tokens if num_tokens is not None else vocab_size_of(self.generator, self.discriminator)
         if self.generator is None and self.vocab_size is None:
             raise UserError("generator='uniform' needs the size of the vocabulary: pass num_tokens")
         self.masking = Masking(
-            special,
+            special_tokens(pad_token_id, mask_token_id, mask_ignore_token_ids, sep_token_id),
             mask_prob=mask_prob,
             mask_share=(1 - random_token_prob) * replace_prob,
             random_share=random_token_prob,
@@ -91,6 +116,33 @@ class WithGenerator(nn.Module):
         )
         self.temperature, self.disallow_correct = temperature, disallow_correct
         self.gen_weight, self.disc_weight = gen_weight, disc_weight
+
+    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
+        """ids (B, T). `draws`: keys of the rows (see `row_keys`), or draws; by default fresh ones from torch's generator."""
+        ids = whole_numbers(ids)
+        corrupted = self.corrupt(ids, self.masking.draws(ids, draws))
+        disc_loss, figures = self.score(ids, corrupted)
+        loss = self.disc_weight * disc_loss
+        if corrupted.mlm_loss is not None:
+            loss = self.gen_weight * corrupted.mlm_loss + loss
+        return Output(
+            loss=loss,
+            mlm_loss=corrupted.mlm_loss,
+            disc_loss=disc_loss,
+            gen_acc=corrupted.gen_acc,
+            sampled_acc=corrupted.sampled_acc,
+            disc_labels=corrupted.is_replaced,
+            replaced_rate=ratio(corrupted.is_replaced, corrupted.attended),
+            attended=corrupted.attended,
+            corrupted=corrupted.ids,
+            positions=corrupted.positions,
+            counts=corrupted.counts,
+            **figures,
+        )
+
+    def score(self, ids: Tensor, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+        """The discriminator's loss on the corrupted rows, and its figures by the names of `Output`."""
+        raise NotImplementedError
 
     def corrupt(self, ids: Tensor, draws: Draws) -> Corrupted:
         """Choose, mask, guess, sample, write: into the original rows, not the masked ones."""
@@ -108,8 +160,12 @@ class WithGenerator(nn.Module):
             sampled = corrupt.sample(
                 logits, draws.sample, temperature=self.temperature, without=without, not_these=not_these
             )
+            sampled = torch.where(sampled < 0, originals, sampled)  # of NaN: the loss says so
+        written = self.masking.write(ids, positions, sampled, counts)
         return Corrupted(
-            ids=self.masking.write(ids, positions, sampled, counts),
+            ids=written,
+            is_replaced=corrupt.is_replaced(ids, written),
+            attended=ids != self.masking.special.pad,
             positions=positions,
             counts=counts,
             originals=originals,
@@ -117,10 +173,6 @@ class WithGenerator(nn.Module):
             gen_acc=gen_acc,
             sampled_acc=ratio((sampled == originals) & counts, counts),
         )
-
-    def total(self, mlm_loss: Tensor | None, disc_loss: Tensor) -> Tensor:
-        weighted = self.disc_weight * disc_loss
-        return weighted if mlm_loss is None else self.gen_weight * mlm_loss + weighted
 
 
 class Electra(WithGenerator):
@@ -133,6 +185,8 @@ class Electra(WithGenerator):
     mask_token_id, whose default there (2) is a word in most vocabularies. `generator="uniform"` needs no network.
     `loss_on="masked"` scores the discriminator at the chosen positions only (ELECTRA-15 %, section 3.4).
     """
+
+    kind = "electra"
 
     def __init__(
         self,
@@ -149,7 +203,7 @@ class Electra(WithGenerator):
         pad_token_id: int = 0,
         sep_token_id: int | None = None,
         mask_ignore_token_ids: Iterable[int] = (),
-        disc_weight: float = 50.0,
+        disc_weight: float = DISC_WEIGHTS["electra"],
         gen_weight: float = 1.0,
         temperature: float = 1.0,
         disallow_correct: bool = False,
@@ -159,10 +213,9 @@ class Electra(WithGenerator):
     ) -> None:
         if loss_on not in ("all", "masked"):
             raise UserError(f"loss_on is {loss_on!r}: choose 'all' or 'masked'")
-        if num_tokens is None and generator == "uniform":
-            num_tokens = vocab_size_of(discriminator)
         super().__init__(
             generator,
+            discriminator,
             mask_token_id=mask_token_id,
             pad_token_id=pad_token_id,
             sep_token_id=sep_token_id,
@@ -177,37 +230,24 @@ class Electra(WithGenerator):
             disc_weight=disc_weight,
             official=official,
             is_continuation=is_continuation,
-        )
-        self.discriminator = as_discriminator(
-            discriminator,
-            pad_token_id=pad_token_id,
-            sep_token_id=sep_token_id,
-            discr_dim=discr_dim,
-            discr_layer=discr_layer,
+            adapt=partial(as_discriminator, discr_dim=discr_dim, discr_layer=discr_layer),
         )
         self.loss_on = loss_on
 
-    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
-        """ids (B, T). `draws`: keys of the rows (see `row_keys`), or draws; by default fresh ones from torch's generator."""
-        corrupted = self.corrupt(ids, self.masking.draws(ids, draws))
-        attended = ids != self.masking.special.pad
-        is_scored = attended
-        if self.loss_on == "masked":
-            is_scored = corrupt.is_chosen(ids, corrupted.positions, corrupted.counts)
-        labels = corrupt.is_replaced(ids, corrupted.ids)
+    def score(self, ids: Tensor, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+        is_scored = corrupted.attended if self.loss_on == "all" else corrupted.is_chosen
         logits = self.discriminator(corrupted.ids).float().masked_fill(~is_scored, 0)  # (B, T)
-        losses = F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
-        disc_loss = ratio(losses * is_scored, is_scored)
-        return Output(
-            loss=self.total(corrupted.mlm_loss, disc_loss),
-            mlm_loss=corrupted.mlm_loss,
-            disc_loss=disc_loss,
-            gen_acc=corrupted.gen_acc,
-            sampled_acc=corrupted.sampled_acc,
-            corrupted=corrupted.ids,
-            positions=corrupted.positions,
-            counts=corrupted.counts,
-            **detection(logits, labels, attended, is_scored),
+        losses = F.binary_cross_entropy_with_logits(logits, corrupted.is_replaced.float(), reduction="none")
+        return ratio(losses * is_scored, is_scored), detection(logits, corrupted.is_replaced, is_scored)
+
+
+def check_vocabularies(generator: nn.Module, discriminator: nn.Module) -> None:
+    """Every token that the generator can sample must be one that the discriminator can read."""
+    ours, theirs = vocab_size_of(generator), vocab_size_of(discriminator)
+    if ours is not None and theirs is not None and ours > theirs:
+        raise UserError(
+            f"the generator has a vocabulary of {ours}, the discriminator one of {theirs}: it could not read all samples; "
+            "build both for the same tokenizer"
         )
 
 

@@ -1,12 +1,13 @@
 """Rows and draws in; the chosen positions, and the rows as the generator is shown them, out."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from electrakit.errors import UserError
+from electrakit.model.adapt import vocab_size_of as vocab_size_of
 from electrakit.objective import corrupt
 from electrakit.objective.corrupt import SpecialTokens
 from electrakit.objective.randomness import Draws, draw, fresh_keys
@@ -49,16 +50,28 @@ class Masking(nn.Module):
             raise UserError("random tokens need the size of the vocabulary: pass num_tokens")
         if official and is_continuation is not None:
             raise UserError("official=True chooses tokens one by one: drop it, or drop is_continuation (whole words)")
+        check_vocabulary(special, vocab_size)
         self.special, self.mask_prob, self.mask_share, self.random_share = special, mask_prob, mask_share, random_share
         self.vocab_size, self.official = vocab_size, official
         self.register_buffer("is_continuation", is_continuation, persistent=False)  # the tokenizer's, not learned
 
     def draws(self, ids: Tensor, given: Draws | Tensor | None) -> Draws:
         """Draws as they are; or of the rows' keys (see `row_keys`); or fresh ones from torch's generator."""
+        num_rows, num_tokens = ids.shape
+        num_slots = corrupt.num_slots(num_tokens, self.mask_prob)
         if isinstance(given, Draws):
-            return given
-        keys = fresh_keys(ids.size(0), ids.device) if given is None else given
-        return draw(keys, ids.size(1), corrupt.num_slots(ids.size(1), self.mask_prob))
+            sizes = (num_tokens, num_slots, num_slots, num_slots)
+            for name, each, size in zip(Draws._fields, given, sizes, strict=True):
+                if each.shape != (num_rows, size):
+                    raise UserError(f"draws.{name} is {tuple(each.shape)}; wanted {(num_rows, size)} for these ids")
+            return Draws(*(each.to(ids.device) for each in given))
+        keys = fresh_keys(num_rows, ids.device) if given is None else given
+        if keys.shape != (num_rows, 2) or keys.dtype != torch.int64:
+            raise UserError(
+                f"draws are {keys.dtype} {tuple(keys.shape)}; wanted the keys of {num_rows} rows, int64 {(num_rows, 2)}: "
+                "see electrakit.objective.randomness.row_keys"
+            )
+        return draw(keys.to(ids.device), num_tokens, num_slots)
 
     def forward(self, ids: Tensor, draws: Draws) -> Masked:
         positions, counts = self.choose(ids, draws.lottery)
@@ -88,30 +101,36 @@ class Masking(nn.Module):
 
 
 def special_tokens(pad: int, mask: int, never_masked: Iterable[int], sep: int | None) -> SpecialTokens:
-    """Checked: a mask that is the padding would hide what is to be guessed."""
+    """Checked: a mask that is the padding would hide what is to be guessed, and a [SEP] that is the padding would end the row."""
     if pad == mask:
         raise UserError(f"mask_token_id and pad_token_id are both {pad}: they must differ")
+    if sep in (pad, mask):
+        raise UserError(f"sep_token_id {sep} is also the id of padding or [MASK]: they must differ")
     return SpecialTokens(int(pad), int(mask), tuple(int(token) for token in never_masked), sep)
+
+
+def check_vocabulary(special: SpecialTokens, vocab_size: int | None) -> None:
+    names = {"pad_token_id": special.pad, "mask_token_id": special.mask, "sep_token_id": special.sep}
+    named = [*names.items(), *(("mask_ignore_token_ids", token) for token in special.never_masked)]
+    for name, token in named:
+        if token is not None and (token < 0 or (vocab_size is not None and token >= vocab_size)):
+            raise UserError(
+                f"{name} has {token}, which is not in the vocabulary"
+                + (f" of {vocab_size} tokens" if vocab_size else "")
+            )
+
+
+def whole_numbers(ids: Tensor) -> Tensor:
+    """Ids of any integer type as int64: (B, T)."""
+    if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+        raise UserError(f"ids are {ids.dtype} {tuple(ids.shape)}; wanted whole numbers (rows, tokens)")
+    return ids.long()
 
 
 def check_rates(**rates: float) -> None:
     for name, rate in rates.items():
         if not 0 <= rate <= 1:
             raise UserError(f"{name} is {rate}: it is a rate, from 0 to 1")
-
-
-def vocab_size_of(*models: Any) -> int | None:
-    """As the first model that knows it says."""
-    for model in models:
-        inner = getattr(model, "model", model)  # of an adapter
-        for owner, name in (
-            (getattr(inner, "config", None), "vocab_size"),
-            (inner, "vocab_size"),
-            (inner, "num_tokens"),
-        ):
-            if isinstance(size := getattr(owner, name, None), int):
-                return size
-    return None
 
 
 def is_continuation_table(vocab: dict[str, int], vocab_size: int | None = None, prefix: str = "##") -> Tensor:

@@ -9,11 +9,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from electrakit.errors import UserError
-from electrakit.model.adapt import GeneratorAdapter, as_generator
+from electrakit.model.adapt import GeneratorAdapter, as_generator, new_output, sep_token_of, unwrap, vocab_size_of
 from electrakit.model.encoder import Generator
-from electrakit.objective import corrupt
-from electrakit.objective.electra import WithGenerator, accuracy, mean_cross_entropy
-from electrakit.objective.masking import Masking, special_tokens, vocab_size_of
+from electrakit.objective.electra import Corrupted, WithGenerator, accuracy, mean_cross_entropy
+from electrakit.objective.masking import Masking, special_tokens, whole_numbers
 from electrakit.objective.output import Output, detection, ratio
 from electrakit.objective.randomness import Draws
 
@@ -42,6 +41,7 @@ class MaskedLM(nn.Module):
         if scheme not in SCHEMES:
             raise UserError(f"scheme is {scheme!r}: choose one of {', '.join(SCHEMES)}")
         mask_share, random_share = SCHEMES[scheme]
+        sep_token_id = sep_token_of(model) if sep_token_id is None else sep_token_id
         self.model = as_generator(model, pad_token_id=pad_token_id, sep_token_id=sep_token_id)
         self.masking = Masking(
             special_tokens(pad_token_id, mask_token_id, mask_ignore_token_ids, sep_token_id),
@@ -55,6 +55,7 @@ class MaskedLM(nn.Module):
 
     def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
         """ids (B, T); `draws` as in Electra."""
+        ids = whole_numbers(ids)
         positions, counts, originals, shown = self.masking(ids, self.masking.draws(ids, draws))
         logits = self.model(shown, positions)  # (B, K, V)
         loss = mean_cross_entropy(logits, originals, counts)
@@ -76,44 +77,13 @@ class ReplaceMLM(WithGenerator):
     The paper does not say how the two losses were weighted: of one kind, they get one weight. Arguments as of `WithGenerator`.
     """
 
-    def __init__(
-        self,
-        generator: nn.Module | Literal["uniform"],
-        discriminator: nn.Module,
-        *,
-        disc_weight: float = 1.0,
-        pad_token_id: int = 0,
-        sep_token_id: int | None = None,
-        **settings: Any,
-    ) -> None:
-        settings.setdefault("num_tokens", vocab_size_of(generator, discriminator))
-        super().__init__(
-            generator, disc_weight=disc_weight, pad_token_id=pad_token_id, sep_token_id=sep_token_id, **settings
-        )
-        self.discriminator = as_generator(discriminator, pad_token_id=pad_token_id, sep_token_id=sep_token_id)
+    kind = "replace_mlm"
 
-    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
-        """ids (B, T); `draws` as in Electra."""
-        corrupted = self.corrupt(ids, self.masking.draws(ids, draws))
-        attended = ids != self.masking.special.pad
-        labels = corrupt.is_replaced(ids, corrupted.ids)
+    def score(self, ids: Tensor, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
         logits = self.discriminator(corrupted.ids, corrupted.positions)  # (B, K, V)
         disc_loss = mean_cross_entropy(logits, corrupted.originals, corrupted.counts)
-        return Output(
-            loss=self.total(corrupted.mlm_loss, disc_loss),
-            mlm_loss=corrupted.mlm_loss,
-            disc_loss=disc_loss,
-            gen_acc=corrupted.gen_acc,
-            sampled_acc=corrupted.sampled_acc,
-            disc_acc=accuracy(logits, corrupted.originals, corrupted.counts),
-            disc_labels=labels,
-            replaced_rate=ratio(labels, attended),
-            attended=attended,
-            is_scored=corrupt.is_chosen(ids, corrupted.positions, corrupted.counts),
-            corrupted=corrupted.ids,
-            positions=corrupted.positions,
-            counts=corrupted.counts,
-        )
+        disc_acc = accuracy(logits, corrupted.originals, corrupted.counts)
+        return disc_loss, {"disc_acc": disc_acc, "is_scored": corrupted.is_chosen}
 
 
 class AllTokensMLM(WithGenerator):
@@ -124,52 +94,33 @@ class AllTokensMLM(WithGenerator):
     over all tokens, of which about .15 are hard; its weight, which the paper does not give, makes up for that.
 
     The discriminator is one of our generators, or a transformers `...ForMaskedLM` whose head is known. It guesses a block of tokens
-    at a time, and again in the backward pass, so that no (B, T, V) tensor is kept.
+    at a time, and again in the backward pass, so that no (B, T, V) tensor is kept. Arguments as of `WithGenerator`.
     """
 
+    kind = "all_tokens_mlm"
     MAX_SCORES = 2**25  # of a block: 128 MB
 
-    def __init__(
-        self,
-        generator: nn.Module | Literal["uniform"],
-        discriminator: nn.Module,
-        *,
-        disc_weight: float = 7.0,
-        pad_token_id: int = 0,
-        sep_token_id: int | None = None,
-        **settings: Any,
-    ) -> None:
-        settings.setdefault("num_tokens", vocab_size_of(generator, discriminator))
-        super().__init__(
-            generator, disc_weight=disc_weight, pad_token_id=pad_token_id, sep_token_id=sep_token_id, **settings
+    def __init__(self, generator: nn.Module | Literal["uniform"], discriminator: nn.Module, **settings: Any) -> None:
+        super().__init__(generator, discriminator, **settings)
+        model = unwrap(self.discriminator)
+        can_be_split = (
+            isinstance(self.discriminator, Generator | GeneratorAdapter) and self.discriminator.head is not None
         )
-        self.discriminator = as_generator(discriminator, pad_token_id=pad_token_id, sep_token_id=sep_token_id)
-        body_and_head(self.discriminator)  # complains now, not at the first step
-        like = next(self.discriminator.parameters())
-        self.gate = nn.Linear(hidden_size_of(discriminator), 1, device=like.device, dtype=like.dtype)
+        if not can_be_split:
+            raise UserError(
+                f"AllTokensMLM needs the hidden states of its discriminator, and {type(model).__name__} does not show them; "
+                "use electrakit's Generator or a transformers ...ForMaskedLM"
+            )
+        self.gate = new_output(model.config.hidden_size, model)  # type: ignore[union-attr, arg-type]
 
-    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
-        """ids (B, T); `draws` as in Electra."""
-        corrupted = self.corrupt(ids, self.masking.draws(ids, draws))
-        attended = ids != self.masking.special.pad
-        labels = corrupt.is_replaced(ids, corrupted.ids)
-        body, head = body_and_head(self.discriminator)
-        hidden = body(corrupted.ids)  # (B, T, H)
-        copies = self.gate(hidden).squeeze(-1).float().masked_fill(~attended, 0)  # (B, T)
-        guesses = self.log_probabilities(head, hidden, ids)  # (B, T)
-        losses = -mix(copies, ~labels, guesses).masked_fill(~attended, 0)
-        disc_loss = ratio(losses, attended)
-        return Output(
-            loss=self.total(corrupted.mlm_loss, disc_loss),
-            mlm_loss=corrupted.mlm_loss,
-            disc_loss=disc_loss,
-            gen_acc=corrupted.gen_acc,
-            sampled_acc=corrupted.sampled_acc,
-            corrupted=corrupted.ids,
-            positions=corrupted.positions,
-            counts=corrupted.counts,
-            **detection(-copies, labels, attended, attended),
-        )
+    def score(self, ids: Tensor, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+        assert isinstance(self.discriminator, Generator | GeneratorAdapter)
+        hidden = self.discriminator.hidden(corrupted.ids)  # (B, T, H)
+        copies = self.gate(hidden).squeeze(-1).float().masked_fill(~corrupted.attended, 0)  # (B, T)
+        guesses = self.log_probabilities(self.discriminator.score_words, hidden, ids)  # (B, T)
+        losses = -mix(copies, ~corrupted.is_replaced, guesses).masked_fill(~corrupted.attended, 0)
+        figures = detection(-copies, corrupted.is_replaced, corrupted.attended)
+        return ratio(losses, corrupted.attended), figures
 
     def log_probabilities(self, head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
         """The softmax's log probability of each target (B, T), a block of tokens at a time: (B, T)."""
@@ -186,23 +137,3 @@ def mix(copies: Tensor, is_same: Tensor, guesses: Tensor) -> Tensor:
     """log(D [is_same] + (1 - D) q) of the gate's logit and of log q, never through a logarithm of 0."""
     guessed = F.logsigmoid(-copies) + guesses
     return torch.where(is_same, torch.logaddexp(F.logsigmoid(copies), guessed), guessed)
-
-
-def body_and_head(model: nn.Module) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """A masked language model in two: ids (B, T) -> hidden (B, T, H), and hidden (..., H) -> logits (..., V)."""
-    if isinstance(model, Generator):
-        return model.hidden, lambda hidden: F.linear(
-            model.head(hidden), model.body.embeddings.word.weight, model.output_bias
-        )
-    if isinstance(model, GeneratorAdapter) and model.head is not None:
-        inner, inputs_for, head = model.model, model.inputs_for, model.head
-        return lambda ids: inner.base_model(ids, **inputs_for(ids))[0], lambda hidden: head(inner, hidden)  # type: ignore[operator]
-    name = type(getattr(model, "model", model)).__name__
-    raise UserError(
-        f"AllTokensMLM needs the hidden states of its discriminator, and {name} does not show them; "
-        "use electrakit's Generator or a transformers ...ForMaskedLM"
-    )
-
-
-def hidden_size_of(model: nn.Module) -> int:
-    return model.config.hidden_size  # type: ignore[union-attr, return-value]

@@ -10,6 +10,9 @@ class Output(NamedTuple):
     """A step's losses, figures and tensors. What an objective does not have is None.
 
     The first seven are those of electra-pytorch, in its order. Figures are tensors of no dimension: nothing waits for the GPU.
+
+    Losses are means over the tokens of this one call. Their average over micro-batches or processes gives each of these the same weight,
+    however many tokens it has: with full rows that is the loss of the whole batch, with rows of different lengths almost.
     """
 
     loss: Tensor
@@ -56,7 +59,7 @@ def ratio(part: Tensor, whole: Tensor) -> Tensor:
     return part.sum().float() / whole.sum().clamp(min=1)
 
 
-def detection(logits: Tensor, labels: Tensor, attended: Tensor, is_scored: Tensor) -> dict[str, Tensor]:
+def detection(logits: Tensor, labels: Tensor, is_scored: Tensor) -> dict[str, Tensor]:
     """The discriminator's figures. Above 0 means replaced: a sigmoid would have to be compared with a half."""
     predictions = (logits > 0) & is_scored
     is_right = (predictions == labels) & is_scored
@@ -65,11 +68,8 @@ def detection(logits: Tensor, labels: Tensor, attended: Tensor, is_scored: Tenso
         "disc_acc": ratio(is_right, is_scored),
         "disc_precision": ratio(hits, predictions),
         "disc_recall": ratio(hits, labels & is_scored),
-        "replaced_rate": ratio(labels, attended),
-        "disc_labels": labels,
         "disc_predictions": predictions,
         "disc_logits": logits.detach(),
-        "attended": attended,
         "is_scored": is_scored,
     }
 
