@@ -178,10 +178,12 @@ class PretrainArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig:
-    """The whole walk in minutes, offline, on a CPU: builtin text to tokenizer to shards."""
+    """The whole walk in minutes, offline, on a CPU: builtin text to tokenizer to shards to a trained pair."""
 
     out: Path = Path("demo")
     """Folder to write."""
+    budget: str = "5m"
+    """Time for the training."""
     workers: int | None = None
     """Number of processes; by default one for each core."""
 

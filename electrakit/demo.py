@@ -1,25 +1,52 @@
-"""Nothing in, the whole walk out: builtin text to tokenizer to shards, in minutes, offline, on a CPU."""
+"""Nothing in, the whole walk out: builtin text to tokenizer to shards to a trained pair, in minutes, offline, on a CPU."""
+
+from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
+from rich.table import Table
 
+from electrakit import presets
 from electrakit.config import DemoConfig
 from electrakit.data.shards import prepare
 from electrakit.data.summary import print_summary
 from electrakit.data.tokenizer import train_tokenizer
 from electrakit.doctor import examine, print_findings
 from electrakit.errors import UserError
+from electrakit.train.loop import pretrain
+from electrakit.train.run_folder import Run
+from electrakit.train.showcase import Showcase, print_guesses, print_oddness
 
 CORPUS = "builtin:python"
 VOCAB_SIZE = 8_000
 LENGTH = 128
+RECIPE: dict[str, Any] = {"steps": 1_000_000, "valid_every": 200, "save_every": 200}  # the clock ends it
+MASKED = [
+    "Return the [MASK] of the file.",
+    "If the file does not [MASK], an error is raised.",
+    "The default [MASK] is used if none is given.",
+    "This function returns a list of [MASK].",
+]
+ODD = [
+    "return the name of the banana as a string .",
+    "the value must be between 0 and purple .",
+    "raise an error if the file does not sing .",
+]
+FIGURES = {
+    "mlm_loss": "generator: loss",
+    "gen_acc": "generator: share of masked words guessed",
+    "disc_loss": "discriminator: loss",
+    "disc_auc": "discriminator: AUC (0.5 is chance)",
+}
 
 
 def demo(config: DemoConfig) -> None:
-    """Walk from text to shards; stages that are done already are not done again."""
+    """Walk from text to a trained pair; stages that are done already are not done again."""
     console = Console(highlight=False)
     tokenizer, shards = config.out / "tokenizer", config.out / "shards"
-    console.print("[bold]ElectraKit demo[/]: the English prose inside this Python installation becomes training data.")
+    console.print(
+        "[bold]ElectraKit demo[/]: the English prose inside this Python installation becomes training data, and then a model."
+    )
 
     console.print(Rule(f"1. a tokenizer: {VOCAB_SIZE:,} word pieces", align="left"))
     if (tokenizer / "tokenizer.json").exists():
@@ -39,12 +66,39 @@ def demo(config: DemoConfig) -> None:
     console.print(Rule("3. what the doctor says", align="left"))
     print_findings(examine([shards], workers=config.workers))
 
+    console.print(Rule(f"4. training: {config.budget}", align="left"))
+    settings = presets.modern_mini(data=shards, run=config.out / "run", budget=config.budget, **RECIPE)
+    run = pretrain(settings)
+    if not run.is_complete:
+        raise UserError(f"stopped at step {run.step}; start the demo again to go on")
+    console.print(validation_table(run))
+
+    console.print(Rule("5. what it has learned", align="left"))
+    showcase = Showcase(run.checkpoint)
+    console.print("The [bold green]generator's[/] best guesses for a masked word:")
+    print_guesses(showcase, MASKED, console)
+    console.print("What the discriminator finds most out of place, [bold white on red] so [/], and how sure it is:")
+    print_oddness(showcase, ODD, console)
+
     console.print(Rule("made", align="left"))
-    console.print(
-        f"  {tokenizer}/  opens with transformers.AutoTokenizer.from_pretrained", markup=False, soft_wrap=True
-    )
-    console.print(f"  {shards}/     read with electrakit.Batches: step number -> ids", markup=False, soft_wrap=True)
+    made = {
+        tokenizer: "opens with transformers.AutoTokenizer.from_pretrained",
+        shards: "read with electrakit.Batches: step number -> ids",
+        run.checkpoint / "discriminator": "the encoder: opens with transformers.AutoModel.from_pretrained",
+        run.path / "metrics.jsonl": "the curves; tensorboard --logdir " + str(run.path) + " shows them",
+    }
+    for path, what in made.items():
+        console.print(f"  {path}  {what}", markup=False, soft_wrap=True)
     console.print("[bold]Next[/], with text of your own:")
     console.print("  electra tokenizer corpus/ --vocab-size 30522 --out tokenizer")
     console.print("  electra prepare corpus/ --tokenizer tokenizer --length 128 --out shards/mine")
-    console.print("  electra doctor shards/mine")
+    console.print("  electra pretrain electra_small --data shards/mine --run runs/mine")
+
+
+def validation_table(run: Run) -> Table:
+    """The first validation beside the last."""
+    table = Table("on text it has not seen", "at the start", "now")
+    first, last = run.metrics("valid")[0], run.metrics("valid")[-1]
+    for name, label in FIGURES.items():
+        table.add_row(label, f"{first[name]:.3f}", f"{last[name]:.3f}")
+    return table

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     | {"electrakit.data", "electrakit.model", "electrakit.objective", "electrakit.progress", "electrakit.train"},
     "electrakit.show": SETTINGS | {"electrakit.arguments", "electrakit.data", "electrakit.model"},
     "electrakit.doctor": BASE | {"electrakit.data"},
-    "electrakit.demo": BASE | {"electrakit.data", "electrakit.doctor"},
+    "electrakit.demo": BASE | {"electrakit.data", "electrakit.doctor", "electrakit.presets", "electrakit.train"},
     "electrakit.cli": {"electrakit"},
     "electrakit.__main__": {"electrakit.cli"},
 }

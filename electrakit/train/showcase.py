@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from electrakit.data.tokenizer import load_tokenizer
+from electrakit.model.counts import Head
 from electrakit.train.start import load_network
 
 GUESSES = 4
@@ -27,10 +28,10 @@ class Showcase:
     def __init__(self, checkpoint: Path) -> None:
         self.tokenizer = load_tokenizer(checkpoint / "discriminator")
         self.special = self.tokenizer.special_ids
-        places = {"words": checkpoint / "generator", "replaced": checkpoint / "discriminator"}
+        places: dict[Head, Path] = {"words": checkpoint / "generator", "replaced": checkpoint / "discriminator"}
         self.networks = {
             head: load_network(str(place), head, self.special["sep"])[1].eval() for head, place in places.items()
-        }  # type: ignore[arg-type]
+        }
 
     def encode(self, text: str) -> list[int]:
         """`[MASK]` in the text is the mask."""

@@ -9,9 +9,9 @@ from torch import nn
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.errors import UserError
 from electrakit.model.adapt import is_transformers
-from electrakit.model.build import build_network
+from electrakit.model.build import CLASSES, THEIR_NAMES, build_network
 from electrakit.model.counts import Head, estimate_memory, heads
-from electrakit.model.weights import from_transformers
+from electrakit.model.weights import CLASSIC, MODERN, from_transformers
 from electrakit.network_config import NetworkConfig
 from electrakit.objective.build import build_objective
 from electrakit.objective.masking import is_continuation_table
@@ -20,22 +20,11 @@ from electrakit.progress import console
 from electrakit.train.distributed import Team
 
 SHARE_OF_MEMORY = 0.6  # for activations: the rest is for what no formula knows
-THEIR_CLASSES = {  # model_type -> the classes with a head for words, and for "replaced"
-    "electra": ("ElectraForMaskedLM", "ElectraForPreTraining"),
-    "modernbert": ("ModernBertForMaskedLM", "ModernBertForTokenClassification"),
-    "bert": ("BertForMaskedLM", "BertForTokenClassification"),
-    "albert": ("AlbertForMaskedLM", "AlbertForTokenClassification"),
-}
-THEIR_SIZES = {  # of bodies that are transformers' own: our setting -> theirs
-    "vocab_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "ffn_size": "intermediate_size",
-    "num_heads": "num_attention_heads",
-    "max_length": "max_position_embeddings",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "pad_token_id": "pad_token_id",
+# model_type -> the classes of transformers with a head for words, and for "replaced"
+THEIR_CLASSES = {
+    "electra": (CLASSIC.generator_class, CLASSIC.discriminator_class),
+    "modernbert": (MODERN.generator_class, MODERN.discriminator_class),
+    **{name: classes[1:] for name, classes in CLASSES.items()},
 }
 
 
@@ -118,7 +107,7 @@ def load_network(place: str, head: Head, sep_token_id: int) -> tuple[NetworkConf
     if theirs.model_type in {"electra", "modernbert"}:
         network = from_transformers(model, sep_token_id)
         return replace(network.config, sep_token_id=sep_token_id), network
-    sizes: dict[str, Any] = {ours: getattr(theirs, name) for ours, name in THEIR_SIZES.items()}
+    sizes: dict[str, Any] = {ours: getattr(theirs, name) for ours, name in THEIR_NAMES.items()}
     embedding_size = getattr(theirs, "embedding_size", theirs.hidden_size)
     config = NetworkConfig(body=theirs.model_type, embedding_size=embedding_size, sep_token_id=sep_token_id, **sizes)
     with torch.random.fork_rng(devices=[]):

@@ -14,7 +14,7 @@ from torch import nn
 
 from electrakit.data.batches import Batches
 from electrakit.model.counts import flops_per_token
-from electrakit.pretrain_config import PretrainConfig, from_json
+from electrakit.pretrain_config import PretrainConfig, from_json, with_special_ids
 from electrakit.train import run_folder, start
 from electrakit.train.checkpoint import Checkpoints, Progress, load
 from electrakit.train.distributed import Team, wrapped
@@ -219,8 +219,7 @@ def resolve(
             config = replace(config, micro_batch=before.micro_batch)
     elif has_init:
         config, existing = start.load_existing(config)
-    if not is_custom:
-        config = start.fitted(config, data)
+    config = with_special_ids(config, data["special_ids"]) if is_custom else start.fitted(config, data)
     if config.micro_batch is None:
         rows = -(-config.batch_size // team.size) if is_custom else start.choose_micro_batch(config, team)
         config = replace(config, micro_batch=team.share(rows))
