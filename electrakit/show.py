@@ -242,10 +242,11 @@ def warn_shards(config: PretrainConfig, manifest: dict[str, Any]) -> list[str]:
     if config.discriminator.vocab_size != manifest["vocab_size"]:
         found.append(
             f"the networks have a vocabulary of {config.discriminator.vocab_size:,}, {config.data} has {manifest['vocab_size']:,}: "
-            f"add --vocab-size {manifest['vocab_size']}"
+            f"training takes the latter; add --vocab-size {manifest['vocab_size']} to see its figures"
         )
     if config.length != manifest["length"]:
         found.append(
-            f"length is {config.length:,}, the rows of {config.data} have {manifest['length']:,} tokens: add --length {manifest['length']}"
+            f"length is {config.length:,}, the rows of {config.data} have {manifest['length']:,} tokens: "
+            f"training takes the latter; add --length {manifest['length']} to see its figures"
         )
     return found

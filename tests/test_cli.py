@@ -1,6 +1,7 @@
 """The command line as a person meets it: help, clear errors, exit codes."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -180,3 +181,54 @@ def test_a_pipe_that_closes_early_is_no_traceback(corpus, tmp_path):
     command = f"{sys.executable} -m electrakit prepare {inputs} --out {tmp_path / 'x'} | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_pretrain_exits_with_75_when_it_is_asked_to_stop_and_with_0_when_it_is_complete(shards, tmp_path, number):
+    command = [
+        sys.executable,
+        "-m",
+        "electrakit",
+        "pretrain",
+        "tiny",
+        "--data",
+        str(shards),
+        "--run",
+        str(tmp_path / "run"),
+    ]
+    command += ["--steps", "100000", "--log-every", "1", "--valid-rows", "4"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while '"split": "train"' not in read(tmp_path / "run" / "metrics.jsonl"):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert "Traceback" not in process.communicate(timeout=120)[1]
+    assert process.returncode == 75
+    steps = max(int(path.name.removeprefix("step_")) for path in (tmp_path / "run" / "checkpoints").glob("step_*"))
+    done = subprocess.run([*command, "--steps", str(steps + 2)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"Going on from {tmp_path / 'run' / 'checkpoints'}/step_{steps:07d}" in done.stderr
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nosuch"], "unknown preset 'nosuch'"),
+        (["tiny"], "a run needs data and run"),
+        (["tiny", "--data", "nowhere", "--run", "run"], "no shards folder"),
+        (["tiny", "--budget", "soon"], "budget is 'soon'; write a number and s, m, h or d, such as 30m"),
+        (["tiny", "--keep-at", "half"], "keep_at has 'half'"),
+        (["tiny", "--optim.name", "lamb", "--fsdp"], "fsdp cuts matrices into pieces"),
+    ],
+)
+def test_bad_settings_of_pretrain_are_one_line(arguments, said, tmp_path):
+    command = [sys.executable, "-m", "electrakit", "pretrain", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and said in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr

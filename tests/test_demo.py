@@ -6,17 +6,20 @@ import sys
 import pytest
 
 from electrakit import Batches, load_tokenizer
+from electrakit.train.run_folder import read_metrics
 
 
 @pytest.mark.slow
-def test_the_demo_walks_from_text_to_shards_and_a_second_time_does_nothing(tmp_path):
+def test_the_demo_walks_from_text_to_a_trained_pair_and_a_second_time_does_nothing(tmp_path):
     for number in range(2):
-        done = subprocess.run(
-            [sys.executable, "-m", "electrakit", "demo"], cwd=tmp_path, capture_output=True, text=True
-        )
+        command = [sys.executable, "-m", "electrakit", "demo", "--budget", "15s"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
-        assert "electra prepare corpus/" in done.stdout
+        for said in ("generator: loss", "Return the ____ of the file.", "banana", "electra pretrain electra_small"):
+            assert said in done.stdout
         assert ("is there already" in done.stdout and "finished already" in done.stderr) == bool(number)
     batches = Batches(tmp_path / "demo" / "shards", 8)
     assert batches.num_rows > 3000
     assert len(load_tokenizer(tmp_path / "demo" / "tokenizer").vocabulary) == 8000
+    valid = [line for line in read_metrics(tmp_path / "demo" / "run" / "metrics.jsonl") if line["split"] == "valid"]
+    assert valid[-1]["mlm_loss"] < valid[0]["mlm_loss"]
