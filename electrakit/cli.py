@@ -1,5 +1,6 @@
 """The command line: each verb is one call into the Python API."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -65,7 +66,9 @@ def _pretrain(arguments: Sequence[str]) -> int:
     _, config = config_from_arguments(arguments, verb="pretrain")
     import electrakit
 
-    return 0 if electrakit.pretrain(config).is_complete else 75
+    is_complete = electrakit.pretrain(config).is_complete
+    # torchrun knows success and failure only, and after a failure starts us again: having stopped as asked is no failure
+    return 0 if is_complete or "TORCHELASTIC_RUN_ID" in os.environ else 75
 
 
 def _run(config: Any) -> int:

@@ -142,6 +142,8 @@ class PretrainConfig:
     """How weights are changed."""
     precision: Precision = "fp32"
     """Of the matrix products. Weights and optimizer are always in fp32."""
+    deterministic: bool = False
+    """On a GPU: only operations that give the same bits each time, some of them slower. On a CPU all are."""
     compile: bool = False
     """Compile the step: a minute at the start, faster after it."""
     log_every: int = 100
@@ -176,8 +178,10 @@ class PretrainConfig:
         _check_positive(self, "valid_rows", "keep_last")
         if self.micro_batch is not None:
             _check_positive(self, "micro_batch")
-        assert self.budget_seconds is None or self.budget_seconds > 0
-        assert all(step > 0 for step in self.milestones)
+        if self.budget_seconds is not None and self.milestones:
+            raise UserError(
+                f"keep_at {self.keep_at[0]} is a part of the steps, but a run with a budget ends by the clock; leave one out"
+            )
         if self.fsdp and self.optim.name in ("lamb", "muon"):
             raise UserError(
                 f"fsdp cuts matrices into pieces, optim.name={self.optim.name!r} needs them whole; use adamw or official_adam"

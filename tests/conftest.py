@@ -1,5 +1,6 @@
 """Small things that several tests use."""
 
+import os
 import random
 import signal
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from electrakit.data.files import Notes
 from electrakit.data.sources import Document, cut, find_inputs, read
 from electrakit.engine import Workers
 from electrakit.pretrain_config import PretrainConfig
+
+# Before torch is loaded: two threads that wait for each other on busy cores take ten times longer.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that starts us in the background has Ctrl-C ignored, and every process we start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

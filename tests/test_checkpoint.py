@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from electrakit import pretrain
-from electrakit.train.checkpoint import Checkpoints, Progress, find_damage
+from electrakit.errors import UserError
+from electrakit.train.checkpoint import Checkpoints, Progress, find_damage, write_manifest
 
 
 def test_a_checkpoint_has_no_pickle_and_a_hash_for_every_file(tiny):
@@ -95,7 +96,35 @@ def test_a_missing_or_strange_manifest_is_damage(tmp_path):
     (tmp_path / "manifest.json").write_text("[]")
     assert find_damage(tmp_path) == "manifest.json cannot be read"
     (tmp_path / "manifest.json").write_text('{"format": 99, "files": {}}')
-    assert find_damage(tmp_path) == "format 99, we read 1"
+    with pytest.raises(UserError, match="has format 99, we read 1: update electrakit"):
+        find_damage(tmp_path)
+
+
+def test_damaged_checkpoints_are_no_reason_to_drop_good_ones(tiny):
+    config = tiny(steps=40, valid_every=100)
+    run = pretrain(config, stop_after=30)
+    assert Checkpoints(run.path, 2, []).steps() == [25, 30]
+    (run.path / "checkpoints" / "step_0000030" / "manifest.json").unlink()
+    assert pretrain(tiny(steps=40, valid_every=100, keep_last=1), stop_after=27).checkpoint.exists()
+    for path in (run.path / "checkpoints").glob("step_*"):
+        (path / "state.json").write_text("{}")
+    with pytest.raises(UserError, match=r"all checkpoints in .* are damaged; remove that folder"):
+        pretrain(config)
+    assert run.metrics()
+
+
+def test_a_run_of_an_older_version_goes_on(tiny):
+    """It knew fewer settings, and fewer things about its progress."""
+    run = pretrain(tiny(), stop_after=5)
+    stored = json.loads((run.path / "config.json").read_text())
+    del stored["settings"]["wandb"], stored["settings"]["optim"]["num_cycles"]
+    (run.path / "config.json").write_text(json.dumps(stored))
+    state = json.loads((run.checkpoint / "state.json").read_text())
+    del state["num_returns"]
+    (run.checkpoint / "state.json").write_text(json.dumps({**state, "from_the_future": 1}))
+    (run.checkpoint / "manifest.json").unlink()
+    write_manifest(run.checkpoint)
+    assert pretrain(tiny()).is_complete
 
 
 def test_the_last_ones_the_milestones_and_the_best_are_kept(tiny):

@@ -31,11 +31,11 @@ QUIET = {"discriminator": NO_DROPOUT, "generator": NO_DROPOUT}
 
 
 def torchrun(
-    config: PretrainConfig, *arguments: str, num_processes: int = 2, options: tuple[str, ...] = ()
+    config: PretrainConfig, *arguments: str, num_processes: int = 2, options: tuple[str, ...] = (), code: str = WORKER
 ) -> subprocess.Popen[str]:
     assert config.run is not None
     folder = config.run.parent
-    (folder / "worker.py").write_text(WORKER)
+    (folder / "worker.py").write_text(code)
     (folder / "settings.json").write_text(json.dumps(to_json(config)))
     command = [
         sys.executable,
@@ -135,7 +135,43 @@ def test_a_signal_to_torchrun_saves_in_all_processes(tiny):
     wait_for(process, lambda: bool(losses(tiny().run)))
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
+    assert json.loads((tiny().run / "status.json").read_text())["is_complete"] is False
     saved = sorted((tiny().run / "checkpoints").glob("step_*"))
     assert len(saved) == 1
     step = int(saved[0].name.removeprefix("step_"))
     assert pretrain(tiny(**settings), stop_after=step + 1).step == step + 1
+
+
+@pytest.mark.slow
+def test_two_processes_may_compile_and_train_a_pair_of_your_own(tiny, tmp_path):
+    """A plain pair, in which not every parameter takes part in the loss."""
+    code = WORKER.replace(
+        "pretrain(from_json(json.load(open(sys.argv[1]))), stop_after=stop_after)",
+        """
+import electrakit as ek
+from electrakit.pretrain_config import with_special_ids
+config = from_json(json.load(open(sys.argv[1])))
+torch.manual_seed(0)
+generator, discriminator = ek.build(with_special_ids(config, {"pad": 0, "sep": 3}))
+discriminator.unused = torch.nn.Linear(2, 2)
+pair = ek.Electra(generator, discriminator, mask_token_id=4, sep_token_id=3, mask_ignore_token_ids=[2, 3])
+pretrain(config, pair)
+""",
+    )
+    config = tiny("own", steps=3, log_every=1, batch_size=4, micro_batch=None, valid_rows=4, compile=True)
+    finished(torchrun(config, code=code))
+    assert len(losses(config.run)) == 3
+
+
+def test_a_disk_that_is_full_for_the_first_is_told_by_all(tiny):
+    """Nobody waits for a process that has given up."""
+    config = tiny(steps=4, save_every=2)
+    code = WORKER.replace(
+        "stop_after = ",
+        "import os, resource\nif os.environ['RANK'] == '0': resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\nstop_after = ",
+    )
+    process = torchrun(config, code=code)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert said.count("UserError: cannot write the checkpoint") == 2
+    assert "Connection closed" not in said

@@ -23,10 +23,10 @@ def run_kills(config: PretrainConfig, how: str, tmp_path: Path) -> subprocess.Co
 
 @pytest.mark.slow
 def test_killed_at_random_moments_the_run_ends_with_the_same_bits(tiny, tmp_path):
-    settings = {"steps": 24, "save_every": 3, "micro_batch": 4}
+    settings = {"steps": 150, "save_every": 3, "micro_batch": 4, "valid_every": 50}
     killed = run_kills(tiny("killed", **settings), "12", tmp_path)
     assert killed.returncode == 0, killed.stderr
-    assert "killed 12 times" in killed.stdout
+    assert int(killed.stdout.split()[1]) >= 10
     assert_same(pretrain(tiny("killed", **settings)), pretrain(tiny("whole", **settings)))
 
 

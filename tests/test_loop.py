@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ from electrakit import pretrain
 from electrakit.errors import UserError
 from electrakit.objective.build import build_objective
 from electrakit.objective.output import Output
+from electrakit.objective.randomness import row_keys
+from electrakit.pretrain_config import with_special_ids
 from electrakit.train.run_folder import Run
 
+SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 TIMES = {"seconds", "tokens_per_second", "mfu"}
 
 
@@ -219,29 +223,31 @@ def test_golden_losses(tiny):
 
 
 class Sick(nn.Module):
-    """An objective whose loss is no number at some calls."""
+    """An objective whose loss is no number for some rows, or for some draws: a function of its input, as a real sickness is."""
 
-    def __init__(self, inner: nn.Module, bad_calls: set[int]) -> None:
+    def __init__(self, inner: nn.Module, bad: set[int]) -> None:
         super().__init__()
-        self.inner, self.bad_calls, self.calls = inner, bad_calls, 0
+        self.inner, self.bad = inner, bad
 
     def forward(self, ids: torch.Tensor, draws: torch.Tensor) -> Output:
         output = self.inner(ids, draws)
-        if self.training:
-            self.calls += 1
-            if self.calls in self.bad_calls:
-                return output._replace(loss=output.loss * math.nan, mlm_loss=None, disc_loss=None)
-        return output
+        is_bad = int(draws[0, 0]) in self.bad or int(ids.sum()) in self.bad
+        return output._replace(loss=output.loss * math.nan) if self.training and is_bad else output
 
 
-def sick(config: ek.presets.PretrainConfig, bad_calls: set[int]) -> Sick:
+def sick(config: ek.presets.PretrainConfig, steps: Iterable[int], of_rows: bool = False) -> Sick:
+    """Sick at these steps, counted from 0; `of_rows`: because of the rows, not because of what is drawn."""
+    assert config.data is not None
+    batches = ek.Batches(config.data, config.batch_size, seed=config.seed)
+    keys = {int(row_keys(config.seed, step, batches.sample_numbers(step))[0, 0]) for step in steps}
+    sums = {int(batches(step).sum()) for step in steps}
     torch.manual_seed(0)
-    return Sick(build_objective(config, {"pad": 0, "cls": 2, "sep": 3, "mask": 4}), bad_calls)
+    return Sick(build_objective(config, {"pad": 0, "cls": 2, "sep": 3, "mask": 4}), sums if of_rows else keys)
 
 
 def test_a_step_without_a_number_is_skipped_and_counted(tiny):
     config = tiny(micro_batch=8, log_every=1, steps=6)
-    run = pretrain(config, sick(config, {3, 5}))
+    run = pretrain(config, sick(config, [2, 4]))
     assert run.is_complete
     assert [line["num_skipped"] for line in run.metrics()] == [0, 0, 1, 1, 2, 2]
     assert all(torch.isfinite(value).all() for value in weights(run).values())
@@ -250,7 +256,7 @@ def test_a_step_without_a_number_is_skipped_and_counted(tiny):
 
 def test_three_in_a_row_go_back_once_and_then_stop(tiny, capfd):
     config = tiny(micro_batch=8, steps=12)
-    run = pretrain(config, sick(config, {7, 8, 9}))  # calls after that are fine: going back to step 5 helps
+    run = pretrain(config, sick(config, [6, 7, 8]))  # other draws help
     assert run.is_complete
     assert "going back" in capfd.readouterr().err
     steps = [(line["split"], line["step"]) for line in figures(run)]
@@ -258,10 +264,33 @@ def test_three_in_a_row_go_back_once_and_then_stop(tiny, capfd):
 
     config = tiny("hopeless", micro_batch=8, steps=12)
     with pytest.raises(UserError, match=r"not finite for 3 steps in a row.*step_0000006 did not help.*lower optim\.lr"):
-        pretrain(config, sick(config, set(range(7, 100))))
+        pretrain(config, sick(config, range(6, 12), of_rows=True))
     config = tiny("at once", micro_batch=8, steps=12)
     with pytest.raises(UserError, match="no checkpoint to go back to"):
-        pretrain(config, sick(config, set(range(1, 100))))
+        pretrain(config, sick(config, range(12), of_rows=True))
+
+
+def test_skipped_steps_are_counted_over_a_stop(tiny):
+    """Three in a row are three in a row, also when the run was stopped between them."""
+    for stop in (None, 8):
+        config = tiny(f"stop {stop}", micro_batch=8, steps=12, valid_every=100)
+        with pytest.raises(UserError, match="not finite for 3 steps in a row, up to step 9"):
+            if stop is not None:
+                pretrain(config, sick(config, range(6, 12), of_rows=True), stop_after=stop)
+            pretrain(config, sick(config, range(6, 12), of_rows=True))
+
+
+def test_a_subclass_trains_its_own_loss(tiny):
+    class Mine(ek.Electra):
+        def forward(self, ids: torch.Tensor, draws: torch.Tensor | None = None) -> Output:
+            output = super().forward(ids, draws)
+            return output._replace(loss=output.loss + 1000)
+
+    config = tiny(steps=2, log_every=1)
+    generator, discriminator = ek.build(with_special_ids(config, SPECIAL))
+    run = pretrain(config, Mine(generator, discriminator, mask_token_id=4, sep_token_id=3))
+    assert all(loss > 1000 for loss in losses_of(run))
+    assert run.metrics("valid")[-1]["loss"] > 1000
 
 
 # Budget
@@ -286,6 +315,51 @@ def test_a_resumed_budget_goes_on(tiny):
     assert next(line["seconds"] for line in second.metrics() if line["step"] == 5) >= used
     assert second.metrics()[-1]["seconds"] <= 3.5
     assert pretrain(tiny(**settings)).step == second.step  # it is used up
+
+
+def test_a_spent_budget_stays_spent_and_a_larger_one_goes_on(tiny):
+    settings = {"steps": 10**6, "valid_every": 10**6, "save_every": 10**6, "on_checkpoint": "sleep 1"}
+    first = pretrain(tiny(budget="2s", **settings))
+    assert pretrain(tiny(budget="2s", **settings)).step == first.step
+    assert pretrain(tiny(budget="5s", **settings)).step > first.step
+
+
+def test_stop_after_a_step_that_is_done_stops_at_once(tiny):
+    assert pretrain(tiny(), stop_after=6).step == 6
+    assert pretrain(tiny(), stop_after=3).step == 6
+
+
+def test_the_best_checkpoint_is_known(tiny):
+    run = pretrain(tiny())
+    valid = {line["step"]: line["loss"] for line in run.metrics("valid") if line["step"]}
+    assert run.best_checkpoint.name == f"step_{min(valid, key=lambda step: valid[step]):07d}"
+    assert (run.best_checkpoint / "discriminator" / "model.safetensors").exists()
+
+
+def test_nothing_waits_for_the_device_between_logs(tiny, monkeypatch):
+    """A tensor made from a Python number, or a number made from a tensor, would stop a GPU's queue at every step."""
+    from electrakit.train.distributed import Team
+    from electrakit.train.loop import train_step
+    from electrakit.train.training import Training
+
+    config = tiny()
+    config.run.mkdir()
+    training = Training(config, None, Team(torch.device("cpu")))
+    train_step(training)
+    training.optimizer.step = lambda lr, is_finite: None  # type: ignore[method-assign]  # the CPU's looks at its number
+    training.feed.pieces(1)
+
+    def forbidden(*arguments: object, **settings: object) -> None:
+        raise AssertionError("the device would be waited for")
+
+    monkeypatch.setattr(training.feed, "read", forbidden)  # what the thread does is not waited for
+    for place, name in ((torch, "tensor"), (torch, "as_tensor"), (torch.Tensor, "item"), (torch.Tensor, "tolist")):
+        monkeypatch.setattr(place, name, forbidden)
+    pieces = training.feed.next[1].result()  # type: ignore[index]
+    monkeypatch.setattr(training.feed, "pieces", lambda step: pieces)
+    train_step(training)
+    monkeypatch.undo()
+    training.close()
 
 
 # Other ways

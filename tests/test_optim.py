@@ -76,6 +76,21 @@ def test_twenty_steps_equal_plain_numpy(name, settings):
     np.testing.assert_allclose(module.bias.detach(), bias, rtol=2e-5, atol=2e-6)
 
 
+def test_lamb_scales_without_decay_too():
+    def moved(name: str) -> float:
+        module, start = Two(), Two()
+        with torch.no_grad():
+            module.weight *= 10
+            start.weight *= 10
+        optimizer = Optimizer(module, OptimConfig(name=name, lr=0.01, weight_decay=0.0))  # type: ignore[arg-type]
+        module.weight.grad, module.bias.grad = torch.ones(4, 3), torch.ones(4)
+        optimizer.step(0.01, TRUE)
+        return float((module.weight - start.weight).norm() / start.weight.norm())
+
+    assert moved("lamb") == pytest.approx(0.01, rel=1e-3)
+    assert moved("adamw") != pytest.approx(0.01, rel=1e-1)
+
+
 def test_official_adam_is_not_adamw():
     official, corrected = train("official_adam", 5), train("adamw", 5)
     assert (official.bias - corrected.bias).abs().max() > 1e-3

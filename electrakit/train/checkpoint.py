@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import torch
@@ -45,8 +45,11 @@ class Progress:
     """Of the figures since the last line of the log."""
     num_skipped: int = 0
     """Steps without an update: the loss or the gradient was not finite."""
-    has_gone_back: bool = False
-    """To the last checkpoint, after too many of these."""
+    num_skipped_in_a_row: int = 0
+    num_returns: int = 0
+    """How often the run went back to a checkpoint, after too many of these."""
+    spent_budget: float | None = None
+    """Seconds of a time budget that is used up."""
     best_step: int | None = None
     best_loss: float | None = None
     """The lowest loss on the valid split."""
@@ -63,13 +66,13 @@ class Checkpoints:
         self, progress: Progress, objective: nn.Module, optimizer: Optimizer, tokenizer: Path | None, team: Team
     ) -> Path:
         """Every process calls this, the first one writes."""
-        weights = {name: whole(tensor) for name, tensor in state_once(objective).items()}
-        averages = {name: whole(tensor) for name, tensor in optimizer.state().items()}
-        path = self.folder / f"step_{progress.step:07d}"
-        if team.is_first:
+        weights, averages = gathered(state_once(objective), team), gathered(optimizer.state(), team)
+        path = self.path(progress.step)
+
+        def write() -> None:
             with self._whole_or_nothing(path) as folder:
-                save_file(_on_cpu(weights), folder / "model.safetensors")
-                save_file(_on_cpu(averages), folder / "optimizer.safetensors")
+                save_file(weights, folder / "model.safetensors")
+                save_file(averages, folder / "optimizer.safetensors")
                 (folder / "state.json").write_text(json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8")
                 for name in ("discriminator", "generator"):
                     network = getattr(objective, name, None)
@@ -78,7 +81,8 @@ class Checkpoints:
                         state = {key: weights[first] for key, first in first_names(objective, prefix).items()}
                         write_transformers(network, state, folder / name, tokenizer)
             self.prune(progress)
-        team.share(None)  # nobody goes on before it is there
+
+        team.first_does(write)
         return path
 
     @contextlib.contextmanager
@@ -108,7 +112,9 @@ class Checkpoints:
 
     def prune(self, progress: Progress) -> None:
         """Keep the newest ones, the milestones and the best; a folder that is going is no checkpoint any more."""
-        steps = self.steps()
+        steps = [
+            step for step in self.steps() if step <= progress.step
+        ]  # later ones are damaged, and no reason to drop these
         kept = {*steps[-self.keep_last :], *self.milestones, progress.best_step}
         for step in steps:
             if step not in kept:
@@ -121,18 +127,37 @@ class Checkpoints:
         return sorted(int(name) for name in names if name.isdigit())
 
     def path(self, step: int) -> Path:
-        return self.folder / f"step_{step:07d}"
+        return checkpoint_path(self.folder.parent, step)
 
     def newest(self) -> Path | None:
-        """The newest one that is whole; damaged ones are named and passed over."""
-        for step in reversed(self.steps()):
+        """The newest one that is whole; damaged ones are named and passed over. None if there are none at all."""
+        steps = self.steps()
+        for step in reversed(steps):
             damage = find_damage(self.path(step))
             if damage is None:
                 return self.path(step)
             console.print(
                 f"{self.path(step)} is damaged ({damage}); passed over", style="yellow", markup=False, soft_wrap=True
             )
+        if steps:
+            raise UserError(
+                f"all checkpoints in {self.folder} are damaged; remove that folder to start from the beginning"
+            )
         return None
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step_{step:07d}"
+
+
+def gathered(tensors: dict[str, Tensor], team: Team) -> dict[str, Tensor]:
+    """Whole and on the CPU, one after the other; every process asks, the first one keeps them."""
+    found = {}
+    for name, tensor in tensors.items():
+        value = whole(tensor).detach()
+        if team.is_first:
+            found[name] = value.to("cpu", copy=True).contiguous()
+    return found
 
 
 def load(path: Path, objective: nn.Module, optimizer: Optimizer) -> Progress:
@@ -152,7 +177,9 @@ def load(path: Path, objective: nn.Module, optimizer: Optimizer) -> Progress:
 
 
 def read_progress(path: Path) -> Progress:
-    return Progress(**json.loads((path / "state.json").read_text(encoding="utf-8")))
+    stored = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    known = {entry.name for entry in fields(Progress)}  # an older version has fewer
+    return Progress(**{name: value for name, value in stored.items() if name in known})
 
 
 # --- files -------------------------------------------------------------------------------------------------------------
@@ -175,16 +202,24 @@ def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            return f"format {manifest['format']}, we read {FORMAT}"
+        if manifest["format"] > FORMAT:
+            raise UserError(
+                f"{folder} has format {manifest['format']}, we read {FORMAT}: update electrakit, or name another --run"
+            )
         for name, entry in manifest["files"].items():
             path = folder / name
             if not path.is_file():
                 return f"{name} is missing"
             if path.stat().st_size != entry["bytes"] or hash_of_file(path) != entry["xxh3_128"]:
                 return f"{name} is not what was written"
-    except OSError as error:
-        return f"manifest.json: {error.strerror}"
+    except FileNotFoundError:
+        return "manifest.json is missing"
+    except OSError as error:  # the disk or the network: it may well be whole the next time
+        raise UserError(
+            f"cannot read {error.filename}: {error.strerror}; start the same command again to go on"
+        ) from None
+    except UserError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError):
         return "manifest.json cannot be read"
     return None
@@ -217,20 +252,14 @@ def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Pat
     logging.disable_progress_bar()
     inner = getattr(network, "model", None)
     if isinstance(network, Generator | Discriminator):
-        with torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):
             copy = type(network)(network.config)
-        copy.load_state_dict(state)
+        copy.load_state_dict({name: state[name] for name in copy.state_dict()}, assign=True)
         to_transformers(copy).save_pretrained(folder)
     elif isinstance(inner, nn.Module) and is_transformers(inner):
-        theirs = {
-            name.removeprefix("model."): value for name, value in _on_cpu(state).items() if name.startswith("model.")
-        }
+        theirs = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
         inner.save_pretrained(folder, state_dict=theirs)  # type: ignore[operator]
     else:
         return
     if tokenizer is not None:
         shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
-
-
-def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -44,6 +44,17 @@ class Team:
         num_asked, clock = self.sum(told).tolist()
         return num_asked > 0, clock
 
+    def first_does(self, work: Callable[[], None]) -> None:
+        """The first one works, the others wait; what goes wrong goes wrong for all, and nobody waits for ever."""
+        problem = None
+        if self.is_first:
+            try:
+                work()
+            except UserError as error:
+                problem = str(error)
+        if problem := self.share(problem):
+            raise UserError(problem)
+
     def share(self, value: Any) -> Any:
         """What the first one says."""
         if self.size == 1:
@@ -63,12 +74,13 @@ def join() -> Iterator[Team]:
     is_founder = not dist.is_initialized()
     if is_founder:
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(minutes=30))
+        bound = device if backend == "nccl" else None
+        dist.init_process_group(backend, timeout=timedelta(minutes=30), device_id=bound)
+    talk = dist.new_group(backend="gloo")
     try:
-        yield Team(device, dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
+        yield Team(device, dist.get_rank(), dist.get_world_size(), talk)
     finally:
-        if is_founder:
-            dist.destroy_process_group()
+        dist.destroy_process_group(None if is_founder else talk)
 
 
 def find_device() -> torch.device:

@@ -28,7 +28,8 @@ class Feed:
 
     def __init__(self, batches: Batches, seed: int, team: Team) -> None:
         self.batches, self.seed, self.device = batches, seed, team.device
-        self.reader = ThreadPoolExecutor(1, "feed")
+        prepare = (lambda: torch.cuda.set_device(team.device)) if team.device.type == "cuda" else None
+        self.reader = ThreadPoolExecutor(1, "feed", initializer=prepare)
         self.next: tuple[int, Future[list[Piece]]] | None = None
 
     def pieces(self, step: int) -> list[Piece]:

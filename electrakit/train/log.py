@@ -1,6 +1,9 @@
 """Figures in; metrics.jsonl, TensorBoard, wandb and the line on the terminal out."""
 
+import contextlib
 import json
+import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch.utils.tensorboard import SummaryWriter
 
 from electrakit.errors import UserError
-from electrakit.pretrain_config import PretrainConfig
+from electrakit.pretrain_config import PretrainConfig, to_json
 from electrakit.progress import console
 from electrakit.train.run_folder import read_metrics
 
@@ -33,7 +36,7 @@ class Log:
         self.run, self.is_silent = run, is_silent
         self.file: Any = None
         self.tensorboard: SummaryWriter | None = None
-        self.wandb = start_wandb(config.wandb, run) if config.wandb and not is_silent else None
+        self.wandb = start_wandb(config.wandb, run, config) if config.wandb and not is_silent else None
         self.line = Line(config.steps)
 
     def go_on_from(self, step: int | None) -> None:
@@ -53,14 +56,28 @@ class Log:
         """`step` updates are done."""
         if self.is_silent:
             return
-        assert self.tensorboard is not None
-        self.file.write(json.dumps({"step": step, "split": split, **figures}) + "\n")
+        numbers = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        self.file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
         self.file.flush()
-        for name, value in figures.items():
-            self.tensorboard.add_scalar(f"{split}/{name}", value, step)
-        if self.wandb is not None:
-            self.wandb.log({f"{split}/{name}": value for name, value in figures.items()}, step=step)
+        self.also_write(split, step, figures)
         self.line.show(split, step, figures)
+
+    def also_write(self, split: str, step: int, figures: dict[str, float]) -> None:
+        """What others read. It is no reason to stop if they fail: metrics.jsonl has it all."""
+        try:
+            if self.tensorboard is not None:
+                for name, value in figures.items():
+                    self.tensorboard.add_scalar(f"{split}/{name}", value, step)
+            if self.wandb is not None:
+                self.wandb.log({f"{split}/{name}": value for name, value in figures.items()}, step=step)
+        except Exception as error:
+            self.say(f"no TensorBoard or wandb any more: {type(error).__name__}: {error}", "yellow")
+            self.tensorboard = self.wandb = None
+
+    def sync(self) -> None:
+        """Before a checkpoint: what was logged until then is on the disk."""
+        if not self.is_silent:
+            os.fsync(self.file.fileno())
 
     def advance(self, step: int, seconds_left: float | None) -> None:
         """Where the run is."""
@@ -73,9 +90,11 @@ class Log:
             self.line.print(text, style)
 
     def close_files(self) -> None:
-        if self.file is not None and self.tensorboard is not None:
+        if self.file is not None:
             self.file.close()
-            self.tensorboard.close()
+        if self.tensorboard is not None:
+            with contextlib.suppress(OSError):
+                self.tensorboard.close()
 
     def close(self) -> None:
         self.line.close()
@@ -91,6 +110,7 @@ class Line:
         self.num_steps, self.last_print = num_steps, 0.0
         self.seconds_left: float | None = None
         self.bar: Progress | None = None
+        self.last_auc: dict[str, float] = {}
 
     def start(self) -> None:
         if console.is_terminal and self.bar is None:
@@ -106,6 +126,11 @@ class Line:
             self.bar.update(self.task, completed=step, left=duration(seconds_left))
 
     def show(self, split: str, step: int, figures: dict[str, float]) -> None:
+        """A line of the log shows the AUC of the last validation: it takes more rows than a step has."""
+        if split == "valid":
+            self.last_auc = {name: value for name, value in figures.items() if name == "disc_auc"}
+        else:
+            figures = {**figures, **self.last_auc}
         text = "  ".join(f"{label} {figures[name]:{form}}" for name, (label, form) in SHOWN.items() if name in figures)
         if split != "train":
             self.print(f"step {step:,}  {split}: {text}", "bold")
@@ -132,9 +157,13 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def start_wandb(project: str, run: Path) -> Any:
+def start_wandb(project: str, run: Path, config: PretrainConfig) -> Any:
     try:
         import wandb
     except ImportError:
         raise UserError(f"--wandb {project} needs its library; pip install 'electrakit[wandb]'") from None
-    return wandb.init(project=project, name=run.name, dir=str(run), id=run.name, resume="allow")
+    place = run / "wandb_id"
+    if not place.exists():
+        place.write_text(wandb.util.generate_id() + "\n", encoding="utf-8")
+    identity = place.read_text(encoding="utf-8").strip()
+    return wandb.init(project=project, name=run.name, dir=str(run), id=identity, resume="allow", config=to_json(config))

@@ -14,7 +14,7 @@ import xxhash
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from electrakit.errors import UserError
+from electrakit.errors import UserError, mended_by_user
 from electrakit.pretrain_config import PretrainConfig
 from electrakit.train import run_folder
 from electrakit.train.distributed import averaging, join, whole
@@ -47,8 +47,12 @@ def pretrain(
         held.enter_context(run_folder.opened(config.run, team))
         interrupts = held.enter_context(Interrupts())
         training = held.enter_context(contextlib.closing(Training(config, objective, team, on_checkpoint)))
-        train(training, interrupts, stop_after)
-        return Run(config.run, training.progress.step, training.is_over)
+        with mended_by_user(config.run):
+            train(training, interrupts, stop_after)
+            run = Run(config.run, training.progress.step, training.is_over)
+            if team.is_first:
+                run_folder.write_status(run)
+        return run
 
 
 def train(training: Training, interrupts: Interrupts, stop_after: int | None) -> None:
@@ -56,7 +60,7 @@ def train(training: Training, interrupts: Interrupts, stop_after: int | None) ->
     config = training.config
     if training.last_saved is None:  # a new run
         training.validate()
-    while not training.should_stop(interrupts.is_asked or training.progress.step == stop_after):
+    while not training.should_stop(interrupts.is_asked or is_reached(training.progress.step, stop_after)):
         train_step(training)
         training.progress.step += 1
         must_look = (
@@ -78,10 +82,14 @@ def train(training: Training, interrupts: Interrupts, stop_after: int | None) ->
         training.save()
 
 
+def is_reached(step: int, limit: int | None) -> bool:
+    return limit is not None and step >= limit
+
+
 def train_step(training: Training) -> None:
     """One update: forward and backward for each micro-batch, then clip and step."""
     config, team, step = training.config, training.team, training.progress.step
-    torch.manual_seed(seed_of_step(config.seed, step, team.rank))  # dropout
+    torch.manual_seed(seed_of_step(training.seed, step, team.rank))  # dropout
     pieces = training.feed.pieces(step)
     shares = shares_of(pieces, training.objective, config.batch_size, team)
     for piece, share in zip(pieces, shares, strict=True):
@@ -104,12 +112,11 @@ def seed_of_step(seed: int, step: int, rank: int) -> int:
 
 
 def go_back(training: Training) -> None:
-    """After three steps in a row without a finite gradient: to the last checkpoint, once."""
+    """After three steps in a row without a finite gradient: to the last checkpoint, once, and on with other masks and dropout."""
     checkpoint = training.newest_checkpoint()
     what = f"loss or gradient were not finite for {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step {training.progress.step:,}"
-    if training.progress.has_gone_back or checkpoint is None:
+    if training.progress.num_returns or checkpoint is None:
         also = "there is no checkpoint to go back to" if checkpoint is None else f"{checkpoint} did not help"
         raise UserError(f"{what}, and {also}; try a lower optim.lr or a longer optim.warmup_steps in a new --run")
     training.log.say(f"{what}: going back", "bold yellow")
-    training.go_on_from(checkpoint)
-    training.progress.has_gone_back = True
+    training.go_on_from(checkpoint, num_returns=1)

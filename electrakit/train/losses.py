@@ -4,12 +4,14 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.objective import corrupt
-from electrakit.objective.mlm import ReplaceMLM
+from electrakit.objective.electra import Electra
+from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM
 from electrakit.objective.output import Output
 from electrakit.train.distributed import Team
 from electrakit.train.feed import Piece
 
 LOSSES = ("mlm_loss", "disc_loss")
+OURS = (Electra, MaskedLM, ReplaceMLM, AllTokensMLM)
 
 
 def loss_weights(objective: nn.Module) -> tuple[float, float]:
@@ -18,8 +20,9 @@ def loss_weights(objective: nn.Module) -> tuple[float, float]:
 
 
 def has_tokens(objective: nn.Module) -> bool:
-    """Whether we know which tokens its losses are means of. Of somebody's own objective only rows can be counted."""
-    return hasattr(objective, "masking")
+    """Whether we know which tokens its losses are means of. Of somebody's own objective, a subclass too, only rows can be counted."""
+    bases = type(objective).__mro__
+    return bases[0] in OURS or (bases[0].__name__.startswith("FSDP") and any(base in OURS for base in bases[1:3]))
 
 
 def shares_of(pieces: list[Piece], objective: nn.Module, batch_size: int, team: Team) -> list[Tensor]:
@@ -27,8 +30,10 @@ def shares_of(pieces: list[Piece], objective: nn.Module, batch_size: int, team: 
 
     The mean of the pieces' means would be another number: rows have different lengths.
     """
+    if len(pieces) == 1 and team.size == 1:
+        return [torch.ones(2, device=team.device)]
     if not has_tokens(objective):
-        return [torch.full((2,), piece.num_rows / batch_size) for piece in pieces]
+        return [torch.full((2,), piece.num_rows / batch_size, device=team.device) for piece in pieces]
     counts = torch.stack([count_tokens(objective, piece) for piece in pieces])  # (N, 2)
     total = team.sum(counts.sum(0))
     return list((counts / total.clamp(min=1)).float())

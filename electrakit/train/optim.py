@@ -148,7 +148,7 @@ class Lamb(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     update = self.adam_update(parameter, group["weight_decay"])
-                    parameter.sub_(update * (group["lr"] * trust(parameter, update, group["weight_decay"])))
+                    parameter.sub_(update * (group["lr"] * trust(parameter, update)))
 
     def adam_update(self, parameter: nn.Parameter, weight_decay: float) -> Tensor:
         state, (beta1, beta2) = self.state[parameter], self.betas
@@ -159,9 +159,9 @@ class Lamb(torch.optim.Optimizer):
         return (average / (1 - beta1 ** state["step"])).div_(corrected).add_(parameter, alpha=weight_decay)
 
 
-def trust(parameter: Tensor, update: Tensor, weight_decay: float) -> Tensor | float:
-    """How much longer the weight is than its update; 1 where either is 0."""
-    if not weight_decay:
+def trust(parameter: Tensor, update: Tensor) -> Tensor | float:
+    """How much longer the weight is than its update; 1 where either is 0, and for biases and norms."""
+    if parameter.ndim < 2:
         return 1.0
     length, step_length = parameter.norm(), update.norm()
     return torch.where((length > 0) & (step_length > 0), length / step_length, 1.0)

@@ -17,11 +17,12 @@ import torch
 from electrakit.data.batches import read_manifest
 from electrakit.data.folder import only_writer
 from electrakit.errors import UserError, mended_by_user
-from electrakit.pretrain_config import PretrainConfig, to_json
+from electrakit.pretrain_config import PretrainConfig, from_json, to_json
+from electrakit.train.checkpoint import checkpoint_path, read_progress, sync
 from electrakit.train.distributed import Team
 
 MAY_CHANGE = {  # what decides when and where things are written, or how fast: not what is learned
-    *("run", "data", "steps", "budget", "micro_batch", "compile", "recompute", "fsdp"),
+    *("run", "data", "steps", "budget", "micro_batch", "compile", "deterministic", "recompute", "fsdp"),
     *("log_every", "valid_every", "valid_rows", "save_every", "keep_last", "keep_at", "on_checkpoint", "wandb"),
 }
 PACKAGES = ("electrakit", "torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -42,7 +43,13 @@ class Run(os.PathLike):
     @property
     def checkpoint(self) -> Path:
         """The folder of its last checkpoint, with `discriminator/` and `generator/` inside."""
-        return self.path / "checkpoints" / f"step_{self.step:07d}"
+        return checkpoint_path(self.path, self.step)
+
+    @property
+    def best_checkpoint(self) -> Path:
+        """The one with the lowest loss on the valid split; without a valid split, the last."""
+        best = read_progress(self.checkpoint).best_step
+        return self.checkpoint if best is None else checkpoint_path(self.path, best)
 
     def metrics(self, split: str = "train") -> list[dict[str, Any]]:
         """The lines of metrics.jsonl: of the log ("train"), or of validations ("valid")."""
@@ -53,26 +60,44 @@ class Run(os.PathLike):
 def opened(path: Path, team: Team) -> Iterator[None]:
     """The run folder, ours alone as long as we live."""
     with contextlib.ExitStack() as held:
-        problem = None
-        if team.is_first:
-            try:
-                with mended_by_user(path):
-                    held.enter_context(only_writer(path))
-            except UserError as error:
-                problem = str(error).replace("--out", "--run")
-        if problem := team.share(problem):  # all leave, not the first one alone
-            raise UserError(problem)
+
+        def lock() -> None:
+            with mended_by_user(path):
+                held.enter_context(only_writer(path, "--run"))
+
+        team.first_does(lock)
         yield
 
 
 def check_fits(path: Path, config: PretrainConfig, data: dict[str, Any]) -> None:
     """Refuse to go on with other settings or other shards, and show the difference."""
     before = read_json(path / "config.json")
-    changes = [*differences(before["settings"], to_json(config)), *differences(before["data"], data, "data.")]
+    settings = to_json(stored_config(path, before))
+    changes = [*differences(settings, to_json(config)), *differences(before["data"], data, "data.")]
     if changes:
         raise UserError(
             f"{path} was started with other settings: {', '.join(changes)}; change them back, or name another --run"
         )
+
+
+def stored_config(path: Path, stored: dict[str, Any]) -> PretrainConfig:
+    """The settings of a run; what an older version did not know has its default."""
+    try:
+        return from_json(completed(stored["settings"], to_json(PretrainConfig())))
+    except (UserError, KeyError) as error:
+        raise UserError(f"{path / 'config.json'} cannot be used: {error}; name another --run") from None
+
+
+def completed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The values, and the defaults of those that are missing, in parts too."""
+    parts = {
+        name: completed(value, defaults[name]) for name, value in values.items() if is_part(value, defaults.get(name))
+    }
+    return {**defaults, **values, **parts}
+
+
+def is_part(value: Any, default: Any) -> bool:
+    return isinstance(value, dict) and isinstance(default, dict)
 
 
 def write_config(path: Path, config: PretrainConfig, data: dict[str, Any], num_processes: int) -> None:
@@ -141,6 +166,11 @@ def cpu_name() -> str:
     return platform.processor() or "cpu"
 
 
+def write_status(run: Run) -> None:
+    """For whoever started the run and has no exit code to look at."""
+    write_json(run.path / "status.json", {"step": run.step, "is_complete": run.is_complete})
+
+
 # --- files -------------------------------------------------------------------------------------------------------------
 
 
@@ -152,10 +182,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Whole or not at all, also when the machine loses power."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    sync(temporary)
     temporary.replace(path)
+    sync(path.parent)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,9 @@
 """Settings and shards in, the objective that is trained out: with new weights, or with those of models that exist."""
 
+import contextlib
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,8 +31,11 @@ THEIR_CLASSES = {
 }
 
 
-def fitted(config: PretrainConfig, data: dict[str, Any]) -> PretrainConfig:
+def fitted(config: PretrainConfig, data: dict[str, Any], is_custom: bool) -> PretrainConfig:
     """The settings as the shards want them: their vocabulary, their special ids, their rows."""
+    if is_custom:  # the networks of the settings are nobody's: they shall not be in the way
+        longest = {"max_length": max(data["length"], *(one.max_length for one in config.networks.values()))}
+        config = override(config, dict.fromkeys(config.networks, longest))
     for name, place in (("discriminator", config.init_discriminator), ("generator", config.init_generator)):
         if place is not None and config.networks[name].vocab_size != data["vocab_size"]:
             raise UserError(
@@ -118,12 +124,10 @@ def load_network(place: str, head: Head, sep_token_id: int) -> tuple[NetworkConf
 
 def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -> None:
     """The model must know the tokens of the shards by the same numbers."""
-    try:
-        theirs = load_tokenizer(place).vocabulary
-    except UserError:
+    if Path(place).is_dir() and not any((Path(place) / name).exists() for name in ("tokenizer.json", "vocab.txt")):
         console.print(f"{place} has no tokenizer to compare with that of {config.data}", style="yellow", markup=False)
         return
-    mine = ours.vocabulary
+    theirs, mine = load_tokenizer(place).vocabulary, ours.vocabulary
     if theirs == mine:
         return
     if len(theirs) != len(mine):
@@ -175,9 +179,13 @@ def free_memory(team: Team) -> float:
     """Bytes that this process may use."""
     if team.device.type == "cuda":
         return torch.cuda.mem_get_info(team.device)[0]
-    with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
-        kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in file}
-    return kilobytes["MemAvailable"] * 1024 / team.size
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2]
+    with contextlib.suppress(OSError, KeyError):  # Linux
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits = [{line.split(":")[0]: int(line.split()[1]) for line in lines}["MemAvailable"] * 1024]
+    with contextlib.suppress(OSError, ValueError):  # a container or a job of a cluster
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return min(limits) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def recompute_activations(objective: nn.Module) -> None:

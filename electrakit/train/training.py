@@ -1,6 +1,9 @@
 """Settings in, a run that is going on out: networks, optimizer, rows, log and checkpoints, and how far it is."""
 
 import contextlib
+import math
+import os
+import re
 import shlex
 import subprocess
 import time
@@ -13,8 +16,9 @@ import torch
 from torch import nn
 
 from electrakit.data.batches import Batches
+from electrakit.errors import UserError
 from electrakit.model.counts import flops_per_token
-from electrakit.pretrain_config import PretrainConfig, from_json, with_special_ids
+from electrakit.pretrain_config import PretrainConfig
 from electrakit.train import run_folder, start
 from electrakit.train.checkpoint import Checkpoints, Progress, load
 from electrakit.train.distributed import Team, wrapped
@@ -46,6 +50,8 @@ class Training:
         team: Team,
         on_checkpoint: Callable[[Path], Any] | None = None,
     ) -> None:
+        import transformers  # noqa: F401  # seconds, which are not to be those of the first checkpoint
+
         assert config.data is not None and config.run is not None
         self.path, self.team, self.on_checkpoint = config.run, team, on_checkpoint
         self.tokenizer = config.data / "tokenizer"
@@ -61,9 +67,14 @@ class Training:
         is_custom = objective is not None
         if objective is None:
             objective = start.new_objective(self.config, data["special_ids"], existing)
-        self.objective = objective.to(team.device).train()
+        self.objective = (
+            objective.train() if config.fsdp else objective.to(team.device).train()
+        )  # fsdp moves what it has divided
         if config.recompute:
             start.recompute_activations(objective)
+        if config.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
         if config.compile:
             objective.compile()
         self.module = wrapped(
@@ -77,7 +88,7 @@ class Training:
             Batches(config.data, config.batch_size, seed=config.seed, verify=team.is_first, **place), config.seed, team
         )
         self.validation = Validation(self.config, team)
-        self.peak_flops = find_peak_flops(team) if config.precision == "bf16" else None
+        self.peak_flops = find_peak_flops(team) if config.precision == "bf16" and not is_custom else None
         self.flops_per_token = (
             3 / 2 * sum(flops_per_token(self.config).values())
         )  # the paper counts a backward pass as one forward pass
@@ -97,10 +108,15 @@ class Training:
     def newest_checkpoint(self) -> Path | None:
         return self.team.share(self.checkpoints.newest() if self.team.is_first else None)
 
-    def go_on_from(self, checkpoint: Path | None) -> None:
-        """Weights, optimizer, figures and log as they were then."""
+    def go_on_from(self, checkpoint: Path | None, num_returns: int = 0) -> None:
+        """Weights, optimizer, figures and log as they were then; `num_returns` more than then."""
         self.progress = Progress() if checkpoint is None else load(checkpoint, self.objective, self.optimizer)
-        self.figures = Figures(self.team, self.progress.sums)
+        self.progress.num_returns += num_returns
+        self.seed = self.config.seed + (
+            self.progress.num_returns << 32
+        )  # what failed once is not tried again in the same way
+        self.feed.seed = self.seed
+        self.figures = Figures(self.team, self.progress)
         self.log.go_on_from(None if checkpoint is None else self.progress.step)
         if checkpoint is not None:
             self.log.say(f"Going on from {checkpoint}.")
@@ -118,9 +134,10 @@ class Training:
     def should_stop(self, is_asked: bool) -> bool:
         """Whether the run is over, or anybody in the team was asked to stop."""
         budget, self.progress.seconds = self.config.budget_seconds, time.monotonic() - self.started
-        share = (
-            0.0 if budget is None else self.progress.seconds / (budget - min(budget / 2, sum(self.seconds_of.values())))
-        )
+        at_the_end = self.seconds_of["validate"] + self.seconds_of["save"]
+        share = 0.0 if budget is None else self.progress.seconds / (budget - min(budget / 2, at_the_end))
+        if budget is not None and self.progress.spent_budget is not None and budget <= self.progress.spent_budget:
+            share = 1.0  # it came to its end before
         is_asked, share = self.team.agree(is_asked, share)
         self.share_of_budget = None if budget is None else min(1.0, share)
         self.log.advance(self.progress.step, self.seconds_left())
@@ -145,8 +162,9 @@ class Training:
 
     def count_skipped(self) -> int:
         """Steps in a row, up to this one, that had no finite gradient."""
-        self.progress.num_skipped += self.figures.take_skipped()
-        return self.figures.num_skipped_in_a_row
+        self.progress.num_skipped = int(self.figures.num_skipped.item())
+        self.progress.num_skipped_in_a_row = int(self.figures.num_in_a_row.item())
+        return self.progress.num_skipped_in_a_row
 
     def write_log(self) -> None:
         """The means since the last line."""
@@ -164,19 +182,29 @@ class Training:
             figures = self.validation(self.objective)
         self.last_validated = self.progress.step
         if not figures:
+            if self.progress.step == 0:
+                self.log.say(
+                    f"{self.config.data} has too few valid rows: no validation (prepare with --valid 0.01)", "yellow"
+                )
             return False
         self.log.write("valid", self.progress.step, figures)
-        is_best = self.progress.best_loss is None or figures["loss"] < self.progress.best_loss
+        best = self.progress.best_loss
+        is_best = math.isfinite(figures["loss"]) and (best is None or figures["loss"] < best)
         if is_best:
             self.progress.best_step, self.progress.best_loss = self.progress.step, figures["loss"]
         return is_best and self.progress.step > 0
 
     def save(self) -> None:
         """Write a checkpoint, then tell whoever wants to know."""
+        self.count_skipped()
+        self.progress.sums = self.figures.gather()
+        self.progress.seconds = time.monotonic() - self.started
+        self.progress.spent_budget = self.config.budget_seconds if self.share_of_budget == 1.0 else None
         with self.outside_of_training("save"):
-            self.progress.sums = self.figures.gather()
+            self.log.sync()
             path = self.checkpoints.save(self.progress, self.objective, self.optimizer, self.tokenizer, self.team)
-            self.last_saved = self.progress.step
+        self.last_saved = self.progress.step
+        with self.outside_of_training("tell"):
             if self.team.is_first:
                 self.tell(path)
 
@@ -206,11 +234,15 @@ def resolve(
 ) -> tuple[PretrainConfig, dict[str, nn.Module]]:
     """The settings with nothing left open, and the existing networks that a new run starts from."""
     existing: dict[str, nn.Module] = {}
+    if is_custom and (place := config.init_discriminator or config.init_generator):
+        raise UserError(
+            f"{place} and an objective of your own: load the weights into your objective's networks yourself"
+        )
     has_init = config.init_discriminator is not None or config.init_generator is not None
     if is_started:
         assert config.run is not None
         stored = run_folder.read_json(config.run / "config.json")
-        before = from_json(stored["settings"])
+        before = run_folder.stored_config(config.run, stored)
         if has_init:  # the weights are in the checkpoint, their sizes in config.json
             config = replace(config, discriminator=before.discriminator, generator=before.generator)
         if (
@@ -219,7 +251,7 @@ def resolve(
             config = replace(config, micro_batch=before.micro_batch)
     elif has_init:
         config, existing = start.load_existing(config)
-    config = with_special_ids(config, data["special_ids"]) if is_custom else start.fitted(config, data)
+    config = start.fitted(config, data, is_custom)
     if config.micro_batch is None:
         rows = -(-config.batch_size // team.size) if is_custom else start.choose_micro_batch(config, team)
         config = replace(config, micro_batch=team.share(rows))
@@ -229,4 +261,4 @@ def resolve(
 def find_peak_flops(team: Team) -> float | None:
     """What the GPU can do at most; None where we do not know it."""
     name = torch.cuda.get_device_name(team.device) if team.device.type == "cuda" else ""
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)

@@ -35,7 +35,7 @@ class Validation:
         sums = EvaluationSums(self.team.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.team.device)
         objective.eval()
-        for piece in self.feed.read(0):
+        for piece in self.feed.read_pieces(0):
             output = objective(piece.ids, piece.keys)
             if piece.num_rows:
                 sums.add(output)
