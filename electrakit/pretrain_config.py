@@ -298,7 +298,8 @@ def from_json(values: Mapping[str, Any]) -> PretrainConfig:
 def load_config(path: str | Path) -> PretrainConfig:
     """Read a config.json."""
     try:
-        return from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        return from_json(values.get("settings", values) if isinstance(values, dict) else values)  # that of a run has more in it
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except json.JSONDecodeError as error:

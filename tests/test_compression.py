@@ -6,11 +6,11 @@ import io
 import lzma
 import random
 import tarfile
+from dataclasses import replace
 
 import pytest
 import zstandard
 
-from electrakit.data import compression
 from electrakit.data.compression import Counted, decompressing, format_of
 
 COMPRESS = {
@@ -38,7 +38,7 @@ def test_damage_to_one_stream_costs_no_other_and_is_named(tmp_path, read_all, su
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(b"".join(streams))
     documents, notes = read_all(path)
-    if which == 0 and 0 <= place < 10:  # nothing says that it is compressed at all
+    if format_of(bytes(streams[0][:10])) is None:  # nothing says that it is compressed at all
         assert not documents and notes.counts
         return
     found = texts(documents)
@@ -105,18 +105,15 @@ def test_an_archive_with_a_hole_is_not_read_as_if_it_were_text(tmp_path, read_al
     assert list(notes.counts) == [STOP]  # once, not for each layer again
 
 
-def test_streams_of_any_number_and_size_give_what_was_put_in(monkeypatch):
+def test_streams_of_any_number_and_size_give_what_was_put_in():
     chance = random.Random(0)
     for suffix in (".xz", ".bz2", ".zst"):
         for num_read in (1, 7, 512, 2**16):
             pieces = [chance.randbytes(chance.choice([0, 1, 100, 5_000])) for _ in range(20)]
             packed = b"".join(map(COMPRESS[suffix], pieces))
-            format = format_of(packed[:10])
-            monkeypatch.setattr(compression, "FORMATS", ())
-            object.__setattr__(format, "num_read", num_read)
+            format = replace(format_of(packed[:10]), num_read=num_read)
             stream = decompressing(Counted(io.BufferedReader(io.BytesIO(packed))), format, pytest.fail)
             found = b""
             while data := stream.read1(chance.choice([1, 50, 10_000])):
                 found += data
             assert found == b"".join(pieces)
-            monkeypatch.undo()

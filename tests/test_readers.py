@@ -255,7 +255,7 @@ def test_an_article_that_upsets_the_parser_is_left_out_named_and_alone(tmp_path,
     (tmp_path / "a.xml").write_text(HEAD + page("A", "In {{as of|0}}.") + page("B", "Second one.") + "</mediawiki>")
     documents, notes = read_all(tmp_path)
     assert texts(documents) == ["B\nSecond one."]
-    assert notes.examples == {"page that could not be read (IndexError); left out": [f"{tmp_path / 'a.xml'}:5"]}
+    assert notes.examples == {"page that could not be read; left out": [f"{tmp_path / 'a.xml'}:5: as of the year 0"]}
 
 
 def test_files_and_categories_have_the_names_that_the_dump_gives_them(tmp_path, read_all, monkeypatch):

@@ -13,12 +13,20 @@ import torch.multiprocessing as mp
 from safetensors.torch import load_file, load_model, save_file, save_model
 from tiny_models import FAMILIES, VOCAB, our_config, reformer
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForTokenClassification
 from x_transformers import Encoder, TransformerWrapper
 
 from electrakit.errors import UserError
 from electrakit.model.adapt import as_discriminator, as_generator
 from electrakit.model.encoder import Discriminator, Generator
-from electrakit.model.tie import load_state_once, shared_parameters, state_once, tie
+from electrakit.model.tie import (
+    check_not_torn_apart,
+    check_output_table,
+    load_state_once,
+    shared_parameters,
+    state_once,
+    tie,
+)
 from electrakit.model.weights import from_transformers
 from electrakit.objective.electra import Electra
 
@@ -248,6 +256,73 @@ def test_a_plain_modules_word_table_is_that_of_its_vocabulary_if_it_says_so() ->
     generator.num_tokens = discriminator.num_tokens = VOCAB
     tie(generator, discriminator)  # here it is certain that only positions differ
     assert shared_parameters(generator, discriminator) == ["words.weight"]
+
+
+class Holder(nn.Module):
+    """A plain module whose `embeddings` are what one gives it."""
+
+    def __init__(self, embeddings: nn.Module, out: int = 1) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+        self.out = nn.Linear(8, out, bias=False)
+
+
+def table_alone() -> nn.Module:
+    return nn.Embedding(VOCAB, 8)
+
+
+def table_and_norm() -> nn.Module:
+    return nn.Sequential(nn.Embedding(VOCAB, 8), nn.LayerNorm(8))
+
+
+def two_tables() -> nn.Module:
+    return nn.ModuleDict({"tokens": nn.Embedding(VOCAB, 8), "positions": nn.Embedding(16, 8)})
+
+
+def words_inside_words() -> nn.Module:
+    return nn.ModuleDict({"word": nn.Sequential(nn.Embedding(VOCAB, 8)), "position": nn.Embedding(16, 8)})
+
+
+HOLDINGS = [
+    (table_alone, ["embeddings.weight"]),
+    (table_and_norm, ["embeddings.0.weight"]),
+    (two_tables, ["embeddings.tokens.weight", "embeddings.positions.weight"]),
+    (words_inside_words, ["embeddings.word.0.weight", "embeddings.position.weight"]),
+]
+
+
+@pytest.mark.parametrize(("embeddings", "names"), HOLDINGS)
+def test_what_is_called_embeddings_may_be_anything(embeddings: Any, names: list[str]) -> None:
+    generator, discriminator = Holder(embeddings(), out=VOCAB), Holder(embeddings())
+    generator.out.weight = generator.get_parameter(names[0])  # type: ignore[assignment]
+    tie(generator, discriminator)
+    assert shared_parameters(generator, discriminator) == [*names, "out.weight"]
+    assert generator.get_parameter(names[0]) is discriminator.get_parameter(names[0])
+
+    generator = Holder(embeddings(), out=VOCAB)
+    generator.out.weight = generator.get_parameter(names[0])  # type: ignore[assignment]
+    generator.embeddings = discriminator.embeddings  # the output layer still holds the old table
+    with pytest.warns(UserWarning, match=r"out.weight of generator Holder has the shape of the word table"):
+        check_output_table(generator, discriminator)
+    apart = Holder(copy.deepcopy(discriminator.embeddings), out=VOCAB)
+    with pytest.warns(UserWarning, match="equal word embeddings in two parameters"):
+        check_not_torn_apart(apart, discriminator)
+
+
+@pytest.mark.parametrize("other", ["xlm", "bert"])
+def test_a_transformers_model_says_which_table_holds_its_words(other: str) -> None:
+    """XLM's `embeddings` are the table itself."""
+    sizes = {"n_layers": 1, "n_heads": 2, "n_words": VOCAB, "max_position_embeddings": 66}
+    ids = {"pad_index": 0, "pad_token_id": 0, "bos_token_id": 1, "mask_token_id": 4}
+    config = AutoConfig.for_model("xlm", emb_dim=32, **sizes, **ids)
+    generator = AutoModelForMaskedLM.from_config(config)
+    discriminator = (
+        AutoModelForTokenClassification.from_config(config) if other == "xlm" else tiny_discriminator("bert")
+    )
+    tie(generator, discriminator)
+    assert word_table(generator) is word_table(discriminator) is generator.get_output_embeddings().weight
+    shares_positions = any("position" in name for name in shared_parameters(generator, discriminator))
+    assert shares_positions == (other == "xlm")
 
 
 # Mistakes of other implementations
