@@ -20,7 +20,7 @@ from electrakit.train.showcase import Showcase, print_guesses, print_oddness
 CORPUS = "builtin:python"
 VOCAB_SIZE = 8_000
 LENGTH = 128
-RECIPE: dict[str, Any] = {"steps": 1_000_000, "valid_every": 200, "save_every": 200}  # the clock ends it
+RECIPE: dict[str, Any] = {"valid_every": 200, "save_every": 200}
 MASKED = [
     "Return the [MASK] of the file.",
     "If the file does not [MASK], an error is raised.",

@@ -119,7 +119,7 @@ class PretrainConfig:
     run: Path | None = None
     """Folder to write. A started run is gone on with."""
     steps: int = 1_000_000
-    """Updates of the weights."""
+    """Updates of the weights. With a budget, the clock decides instead."""
     batch_size: int = 128
     """Rows of an update, over all processes."""
     micro_batch: int | None = None
@@ -153,7 +153,7 @@ class PretrainConfig:
     save_every: int = 5_000
     """Steps between two checkpoints."""
     budget: str | None = None
-    """Wall-clock time such as 30m, 8h or 2d: the learning rate falls with the clock, and the run ends in time. None: by steps alone."""
+    """Wall-clock time such as 30m, 8h or 2d: the learning rate falls with the clock, and the run ends in time. None: it ends by steps."""
     valid_rows: int = 1024
     """Rows of the valid split that a validation reads, always the same ones."""
     keep_last: int = 2
@@ -299,7 +299,9 @@ def load_config(path: str | Path) -> PretrainConfig:
     """Read a config.json."""
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
-        return from_json(values.get("settings", values) if isinstance(values, dict) else values)  # that of a run has more in it
+        return from_json(
+            values.get("settings", values) if isinstance(values, dict) else values
+        )  # that of a run has more in it
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except json.JSONDecodeError as error:

@@ -297,17 +297,16 @@ def test_a_subclass_trains_its_own_loss(tiny):
 
 
 def test_a_budget_ends_in_time_and_the_rate_follows_the_clock(tiny):
-    began = time.monotonic()
-    run = pretrain(tiny(steps=10**6, budget="4s", log_every=1, valid_every=10**6, save_every=10**6))
-    assert time.monotonic() - began < 12  # some of it is set-up, which a loaded machine makes long
-    assert run.is_complete and 3 < run.step < 10**6
+    run = pretrain(tiny(budget="4s", log_every=1, valid_every=10**6, save_every=10**6))
+    assert json.loads((run.checkpoint / "state.json").read_text())["seconds"] < 4.5  # the last validation included
+    assert run.is_complete and run.step > 12  # its steps do not count
     rates = [line["lr"] for line in run.metrics()][5:]
     assert rates == sorted(rates, reverse=True) and rates[-1] < 0.3 * rates[0]
     assert run.metrics()[-1]["seconds"] <= 4.5
 
 
 def test_a_resumed_budget_goes_on(tiny):
-    settings = {"steps": 10**6, "budget": "3s", "log_every": 1}
+    settings = {"budget": "3s", "log_every": 1}
     first = pretrain(tiny(**settings), stop_after=4)
     used = json.loads((first.checkpoint / "state.json").read_text())["seconds"]
     second = pretrain(tiny(**settings))
@@ -318,7 +317,7 @@ def test_a_resumed_budget_goes_on(tiny):
 
 
 def test_a_spent_budget_stays_spent_and_a_larger_one_goes_on(tiny):
-    settings = {"steps": 10**6, "valid_every": 10**6, "save_every": 10**6, "on_checkpoint": "sleep 1"}
+    settings = {"valid_every": 10**6, "save_every": 10**6, "on_checkpoint": "sleep 1"}
     first = pretrain(tiny(budget="2s", **settings))
     assert pretrain(tiny(budget="2s", **settings)).step == first.step
     assert pretrain(tiny(budget="5s", **settings)).step > first.step

@@ -37,7 +37,7 @@ class Log:
         self.file: Any = None
         self.tensorboard: SummaryWriter | None = None
         self.wandb = start_wandb(config.wandb, run, config) if config.wandb and not is_silent else None
-        self.line = Line(config.steps)
+        self.line = Line(config.steps if config.budget is None else None)
 
     def go_on_from(self, step: int | None) -> None:
         """Begin behind this step; None: at the beginning."""
@@ -106,7 +106,8 @@ class Log:
 class Line:
     """One live line on a terminal; elsewhere a plain line now and then, and one for each validation."""
 
-    def __init__(self, num_steps: int) -> None:
+    def __init__(self, num_steps: int | None) -> None:
+        """None: the clock ends the run."""
         self.num_steps, self.last_print = num_steps, 0.0
         self.seconds_left: float | None = None
         self.bar: Progress | None = None
@@ -114,7 +115,8 @@ class Line:
 
     def start(self) -> None:
         if console.is_terminal and self.bar is None:
-            columns = (TextColumn("{task.fields[figures]}"), BarColumn(bar_width=12), MofNCompleteColumn())
+            place = MofNCompleteColumn() if self.num_steps is not None else TextColumn("step {task.completed:,}")
+            columns = (TextColumn("{task.fields[figures]}"), BarColumn(bar_width=12), place)
             self.bar = Progress(*columns, TextColumn("left {task.fields[left]}"), console=console, refresh_per_second=4)
             self.task = self.bar.add_task("", total=self.num_steps, figures="starting", left="?")
             self.bar.start()
@@ -138,7 +140,8 @@ class Line:
             self.bar.update(self.task, figures=text)
         elif time.monotonic() - self.last_print > SECONDS_BETWEEN_LINES or step == self.num_steps:
             self.last_print = time.monotonic()
-            self.print(f"step {step:,} of {self.num_steps:,}  {text}  {duration(self.seconds_left)} left")
+            of_all = "" if self.num_steps is None else f" of {self.num_steps:,}"
+            self.print(f"step {step:,}{of_all}  {text}  {duration(self.seconds_left)} left")
 
     def print(self, text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

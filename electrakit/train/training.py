@@ -145,15 +145,17 @@ class Training:
 
     @property
     def is_over(self) -> bool:
-        return self.progress.step >= self.config.steps or self.share_of_budget == 1.0
+        if self.config.budget is not None:
+            return self.share_of_budget == 1.0
+        return self.progress.step >= self.config.steps
 
     def seconds_left(self) -> float | None:
         """Until the end, as far as can be told."""
+        if self.config.budget_seconds is not None:
+            return max(0.0, self.config.budget_seconds - self.progress.seconds)
         num_done = self.progress.step - self.first_step
         per_step = (time.monotonic() - self.began_at) / num_done if num_done else None
-        by_steps = per_step * (self.config.steps - self.progress.step) if per_step else float("inf")
-        by_clock = (self.config.budget_seconds or float("inf")) - self.progress.seconds
-        return min(by_steps, by_clock) if min(by_steps, by_clock) < float("inf") else None
+        return None if per_step is None else per_step * (self.config.steps - self.progress.step)
 
     def is_due(self, interval: int) -> bool:
         return self.progress.step % interval == 0
