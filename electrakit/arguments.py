@@ -7,6 +7,7 @@ import inspect
 import io
 import sys
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
 import tyro
@@ -32,6 +33,7 @@ def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, Pre
     has_generator = options.get("generator") != "none"
     config = PRESETS[name](**{option: value for option, value in options.items() if value != "none"})
     config = config if has_generator else override(config, {"generator": None})
+    check_options(name, config, rest)
     return name, parse_changes(config, rest, prog=f"electra {verb} {name}", help=about(name))
 
 
@@ -54,6 +56,34 @@ def choices_of(name: str) -> dict[str, tuple[str, ...]]:
     arguments = inspect.signature(PRESETS[name]).parameters.values()
     own = {each.name: get_args(each.annotation) for each in arguments if each.kind is not each.VAR_KEYWORD}
     return own | {"generator": (*own.get("generator", ()), "none")}
+
+
+def check_options(name: str, config: PretrainConfig, arguments: Sequence[str]) -> None:
+    """Say in one line which option is unknown, and what it may have been meant to be: `--mask-prob` is `--objective.mask-prob`."""
+    own = [f"--{option}" for option in (*choices_of(name), "vocab-size")]
+    known = [*option_names(config), "--help"]
+    for argument in arguments:
+        option = argument.split("=")[0].replace("_", "-")
+        if not option.startswith("--") or option in known or option.startswith("--tyro-"):
+            continue
+        inside = [each for each in known if each.split(".")[-1] == option[2:].split(".")[-1]]
+        close = inside or difflib.get_close_matches(option, [*known, *own], n=1)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"electra show {name} --help lists all"
+        raise UserError(f"{name} has no option {option}; {hint}")
+
+
+def option_names(config: Any, prefix: str = "--") -> list[str]:
+    """Every setting as it is written on the command line."""
+    names: list[str] = []
+    for entry in fields(config):
+        value, option = getattr(config, entry.name), prefix + entry.name.replace("_", "-")
+        if is_dataclass(value):
+            names += option_names(value, f"{option}.")
+        elif value is True:  # it can only be switched off
+            names.append(f"{prefix}no-{entry.name.replace('_', '-')}")
+        else:
+            names.append(option)
+    return names
 
 
 def parse_changes(config: PretrainConfig, arguments: Sequence[str], prog: str, help: str = "") -> PretrainConfig:

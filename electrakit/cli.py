@@ -86,7 +86,10 @@ def _run(config: Any) -> int:
 
         from electrakit.data.summary import print_summary
 
-        print_summary(electrakit.prepare(**settings), Console(highlight=False))
+        is_finished = (config.out / "manifest.json").exists()  # then one line says that there is nothing to do
+        shards = electrakit.prepare(**settings)
+        if not is_finished:
+            print_summary(shards, Console(highlight=False))
     elif isinstance(config, DoctorConfig):
         from electrakit.doctor import print_findings
 

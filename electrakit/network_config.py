@@ -10,8 +10,9 @@ Body = Literal["classic", "modern", "bert", "albert"]
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """One encoder. The defaults are ELECTRA-small's discriminator."""
+    """One encoder: its kind and its sizes."""
 
+    # The defaults are ELECTRA-small's discriminator.
     body: Body = "classic"
     """`classic` is transformers' ELECTRA (post-norm, learned positions); `modern` is its ModernBERT (pre-norm, rotary, gated).
     Both are our own fast code; `bert` and `albert` (one layer's weights used by all layers) are transformers' own classes."""

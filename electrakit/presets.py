@@ -124,7 +124,8 @@ def alectra_small(
     }
     if not isinstance(generator, str) or generator not in generators:
         raise UserError(
-            f"alectra_small: generator is {generator!r}; choose albert or bert, and change its sizes with override()"
+            f"alectra_small: generator is {generator!r}; choose albert or bert; for other sizes, or none at all, "
+            "override(alectra_small(), {'generator': None})"
         )
     theirs = {
         "discriminator": NetworkConfig(body="albert", max_length=128, **NO_DROPOUT),

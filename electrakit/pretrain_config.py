@@ -178,7 +178,8 @@ class PretrainConfig:
         _check_positive(self, "valid_rows", "keep_last")
         if self.micro_batch is not None:
             _check_positive(self, "micro_batch")
-        if self.budget_seconds is not None and self.milestones:
+        budget, milestones = self.budget_seconds, self.milestones  # both are read, so that a mistake in either is told
+        if budget is not None and milestones:
             raise UserError(
                 f"keep_at {self.keep_at[0]} is a part of the steps, but a run with a budget ends by the clock; leave one out"
             )
@@ -335,6 +336,8 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     """The value as its annotation wants it, or an error that names the field."""
     if get_origin(hint) in (Union, types.UnionType):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        if isinstance(value, str) and value.lower() == "none" and kinds[0] not in (str, Path):
+            raise UserError(f"{where} is {value!r}; to have none, write {where.split('.')[-1]}=None, not a string")
         return None if value is None else _read(kinds[0], value, where)
     if is_dataclass(hint) and isinstance(hint, type):
         return _read_dataclass(hint, value, where)

@@ -132,10 +132,8 @@ def objective_text(config: PretrainConfig) -> str:
         parts.append(f"shown as in {objective.scheme}")
     else:
         source = "uniform replacements" if config.generator is None else f"{objective.replace_prob:.0%} shown as [MASK]"
-        parts += [
-            source,
-            f"loss = {objective.gen_weight:g} generator + {objective.resolved_disc_weight:g} discriminator",
-        ]
+        of_generator = "" if config.generator is None else f"{objective.gen_weight:g} generator + "
+        parts += [source, f"loss = {of_generator}{objective.resolved_disc_weight:g} discriminator"]
     if objective.kind == "electra":
         parts.append(f"scored at {objective.loss_on} tokens")
     if objective.temperature != 1:
@@ -160,9 +158,10 @@ def cost_facts(config: PretrainConfig) -> list[tuple[str, str]]:
     count, memory = count_parameters(config), estimate_memory(config)
     rows = min(config.micro_batch or config.batch_size, config.batch_size)
     step = flops_per_step(config)
+    what = "network" if config.objective.kind == "mlm" else "discriminator"
     return [
         ("parameters", f"{count.total:,} ({number(count.total)}), each once"),
-        ("kept after training", f"{count.encoder:,} ({number(count.encoder)}): the discriminator without its head"),
+        ("kept after training", f"{count.encoder:,} ({number(count.encoder)}): the {what} without its head"),
         ("FLOPs per step", f"{step:.3g}"),
         (
             "FLOPs of the run",

@@ -92,6 +92,17 @@ def test_segments_that_stay_0_are_told() -> None:
 def test_a_module_that_cannot_be_told_about_padding_warns() -> None:
     with pytest.warns(UserWarning, match="Wordwise is not told what is padding"):
         as_generator(Wordwise(VOCAB))
+    with pytest.warns(UserWarning, match="Sequential is not told what is padding"):
+        as_generator(nn.Sequential(nn.Embedding(VOCAB, 8), nn.Sequential(nn.Linear(8, 8), Wordwise(VOCAB))))
+
+
+def test_modules_that_see_each_token_alone_need_no_mask() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        as_discriminator(nn.Embedding(VOCAB, 1))
+        as_generator(
+            nn.Sequential(nn.Embedding(VOCAB, 8), nn.Sequential(nn.GELU(), nn.LayerNorm(8)), nn.Linear(8, VOCAB))
+        )
 
 
 class Masked(Wordwise):

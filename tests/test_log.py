@@ -53,7 +53,7 @@ def test_a_terminal_gets_one_live_line_and_a_file_plain_ones(monkeypatch):
         line.close()
         shown[is_terminal] = screen.file.getvalue()  # type: ignore[attr-defined]
     assert (
-        "step 10 of 100  loss 12.346  mlm 4.500  disc 0.1570  gen acc 0.250  disc acc 0.900  tok/s 12,346  1:02:05 left"
+        "step 10 of 100  loss 12.346  mlm 4.500  disc 0.1570  tok/s 12,346  gen acc 0.250  disc acc 0.900  1:02:05 left"
         in shown[False]
     )
     assert "step 10  valid: loss 11.000  auc 0.870" in shown[False]
@@ -63,3 +63,17 @@ def test_a_terminal_gets_one_live_line_and_a_file_plain_ones(monkeypatch):
 
 def test_durations():
     assert [duration(seconds) for seconds in (None, 5, 65, 3725)] == ["?", "0:05", "1:05", "1:02:05"]
+
+
+def test_a_narrow_terminal_gets_one_line_too(monkeypatch):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr(log, "console", screen)
+    line = Line(3000)
+    line.advance(1000, 100.0)
+    names = ("loss", "mlm_loss", "disc_loss", "disc_auc", "tokens_per_second", "gen_acc", "disc_acc")
+    line.show("train", 1000, dict.fromkeys(names, 12.3456))
+    line.bar.refresh()  # type: ignore[union-attr]
+    line.close()
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "loss 12.346" in shown and "1:40" in shown and "disc acc" not in shown
+    assert "\x1b[1A" not in shown.split("loss 12.346")[1]  # it never went up a line to draw again

@@ -54,9 +54,21 @@ def test_alectra_has_three_variants():
     assert presets.alectra_small() == presets.alectra_small("albert", "embeddings")
     with pytest.raises(UserError, match=r"cannot share the encoder: generator.body is bert, discriminator.body albert"):
         presets.alectra_small("bert", "encoder")
-    for wrong in ("gpt", {"num_layers": 3}):
-        with pytest.raises(UserError, match="choose albert or bert"):
+    for wrong in ("gpt", {"num_layers": 3}, "none", None):
+        with pytest.raises(UserError, match=r"choose albert or bert.*none at all, override"):
             presets.alectra_small(wrong)
+
+
+@pytest.mark.parametrize("word", ["none", "None"])
+def test_the_word_none_is_told_from_none(word):
+    for preset in (presets.mini, presets.mlm_small):
+        with pytest.raises(
+            UserError, match=f"^generator is '{word}'; to have none, write generator=None, not a string$"
+        ):
+            preset(generator=word)
+    with pytest.raises(UserError, match=r"^optim.max_grad_norm is '\w+'; to have none, write max_grad_norm=None"):
+        presets.mini(optim={"max_grad_norm": word})
+    assert str(presets.mini(run=word).run) == word  # a folder may be called so
 
 
 def test_the_modern_body_shares_embeddings_and_keeps_the_weights_of_a_layer():

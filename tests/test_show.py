@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import torch
 from rich.console import Console
 
 from electrakit import presets
-from electrakit.arguments import config_from_arguments
+from electrakit.arguments import config_from_arguments, option_names, parse_changes
 from electrakit.errors import UserError
 from electrakit.model.build import build
 from electrakit.model.counts import count_parameters, flops_per_step
@@ -69,7 +70,14 @@ def test_every_setting_of_the_objective_that_is_not_usual_is_shown():
     text = shown_config(presets.electra_small(objective=unusual))
     for words in ("temperature 2", "never the original", "official sampling"):
         assert words in text and words not in shown_config(presets.electra_small())
-    assert "uniform replacements" in shown_config(presets.electra_small(generator=None))
+
+
+def test_a_run_with_one_network_speaks_of_one():
+    text = shown_config(presets.mini(generator=None))
+    assert "uniform replacements, loss = 50 discriminator" in " ".join(text.split())
+    assert "loss = 1 generator + 50 discriminator" in " ".join(shown_config(presets.mini()).split())
+    assert "the discriminator without its head" in text
+    assert "the network without its head" in shown_config(presets.mlm_small())
 
 
 # Arguments
@@ -139,18 +147,42 @@ def test_without_changes_the_preset_comes_out_as_it_is(name):
         ("electra_small --generator gpt", "argument --generator: invalid choice: 'gpt'"),
         ("electra_small --length 513", "length 513 is more than generator.max_length 512"),
         ("electra_small --data nowhere", "no shards folder nowhere"),
+        ("electra_small --optim.lrr 1", "no option --optim.lrr; did you mean --optim.lr?"),
+        ("electra_small --lr=1", "no option --lr; did you mean --optim.lr?"),
+        (
+            "electra_small --mask_prob 1.5",
+            "electra_small has no option --mask-prob; did you mean --objective.mask-prob?",
+        ),
+        ("electra_small --vocabsize 9", "no option --vocabsize; did you mean --vocab-size?"),
+        ("modern_tiny --body classic", "no option --body; did you mean --discriminator.body or --generator.body?"),
+        ("alectra_small --body modern", "no option --body; did you mean --discriminator.body or --generator.body?"),
+        (
+            "mlm_small --generator.num-layers 2",
+            "no option --generator.num-layers; did you mean --discriminator.num-layers?",
+        ),
+        ("tiny --wobble", "tiny has no option --wobble; electra show tiny --help lists all"),
     ],
 )
 def test_mistakes_are_said_in_one_line(arguments, message, capsys):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
         show(arguments.split())
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_unknown_setting_is_told_with_the_nearest_one(capsys):
-    with pytest.raises(SystemExit) as stop:
-        show(["electra_small", "--optim.lrr", "1"])
-    assert stop.value.code == 2 and "--optim.lr" in capsys.readouterr().err
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_every_option_that_help_lists_is_known(name, capsys):
+    with pytest.raises(SystemExit):
+        show([name, "--help"])
+    listed = set(re.findall(r"^[│ ] (?:-h, )?(--\w[\w.-]+)", capsys.readouterr().out, re.MULTILINE))
+    known = {*option_names(presets.PRESETS[name]()), "--help"}
+    assert listed - {"--generator"} == known - {"--generator"}  # `--generator none` is the preset's own
+
+
+def test_a_flag_that_is_on_can_be_switched_off():
+    config = presets.tiny(compile=True, objective={"official": True})
+    arguments = ["--no-compile", "--objective.no-official"]
+    assert set(arguments) < set(option_names(config))
+    assert parse_changes(config, arguments, prog="electra show tiny") == presets.tiny()
 
 
 def test_help_lists_the_presets_and_their_settings(capsys):
@@ -167,6 +199,7 @@ def test_help_lists_the_presets_and_their_settings(capsys):
         show(["alectra_small", "--help"])
     settings = capsys.readouterr().out
     assert stop.value.code == 0
+    assert "ELECTRA-small's discriminator" not in settings  # the class's defaults are not the preset's
     assert "--generator albert|bert" in settings and "--optim.lr" in settings and "--generator.hidden-size" in settings
 
 

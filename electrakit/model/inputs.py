@@ -58,7 +58,7 @@ class InputsFor:
             mask_dtype=torch.long if is_transformers(model) else torch.bool,
             has_segments="token_type_ids" in arguments and num_segments > 1,
         )
-        if mask_argument is None:
+        if mask_argument is None and not _is_tokenwise(model):
             _warn_of_no_mask(_name(model), arguments)
         if inputs_for.has_segments and sep_token_id is None:
             warn_of_no_segments(model)
@@ -122,6 +122,17 @@ def _find_mask(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> 
         if any(is_of_package(part, package) and name in arguments_of(part) for part in parts):
             return name, False
     return None, False
+
+
+TOKENWISE = (nn.Embedding, nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Dropout, nn.Identity, nn.ReLU, nn.GELU, nn.Tanh)
+"""Modules that look at each token alone."""
+
+
+def _is_tokenwise(model: nn.Module) -> bool:
+    """Certainly no token sees another, so that none can see padding: a table, or a plain chain of such modules."""
+    if type(model) is nn.Sequential:
+        return all(_is_tokenwise(part) for part in model)
+    return type(model) in TOKENWISE
 
 
 def _warn_of_no_mask(model_name: str, arguments: Mapping[str, inspect.Parameter]) -> None:

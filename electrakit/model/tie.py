@@ -161,25 +161,39 @@ def embedding_replacements(generator: nn.Module, discriminator: nn.Module) -> Re
 
 def embedding_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters of the embeddings by what they are (`word.weight`, `norm.bias`); in a plain module, of each nn.Embedding by name."""
-    body = _body(model)
-    embeddings = getattr(body, "embeddings", None)
-    if not isinstance(embeddings, nn.Module):
-        tables = [(name, module) for name, module in body.named_modules() if isinstance(module, nn.Embedding)]
-        return {f"{name}.{part}": weight for name, table in tables for part, weight in table.named_parameters()}
-    parts = {_part(name, child): child for name, child in embeddings.named_children() if name in PARTS}
-    width = parts["word"].weight.size(-1) if "word" in parts else None  # type: ignore[operator]
+    return _known_parts(model) or _tables_by_name(model)
+
+
+def _known_parts(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Of a model whose `embeddings` hold a word table under a name that we know; else nothing."""
+    embeddings = getattr(_body(model), "embeddings", None)
+    children = embeddings.named_children() if isinstance(embeddings, nn.Module) else ()
+    parts = {_part(name, child): child for name, child in children if name in PARTS}
+    if not isinstance(words := parts.get("word"), nn.Embedding):
+        return {}
     return {
         f"{part}.{name}": parameter
         for part, child in parts.items()
         for name, parameter in child.named_parameters()
-        if parameter.size(-1) == width  # DeBERTa's LayerNorm stands behind the projection: it belongs to the body
+        if parameter.size(-1) == words.embedding_dim  # DeBERTa's LayerNorm stands behind the projection: of the body
+    }
+
+
+def _tables_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Of each nn.Embedding, wherever it is; what a transformers model calls its input embeddings are words."""
+    words = model.get_input_embeddings() if is_transformers(model) else None  # type: ignore[operator]
+    tables = [(name, module) for name, module in _body(model).named_modules() if isinstance(module, nn.Embedding)]
+    return {
+        f"{'word' if table is words else name}.{part}": weight
+        for name, table in tables
+        for part, weight in table.named_parameters()
     }
 
 
 def _word_tables(model: nn.Module) -> set[str]:
     """The names, among the embedding parameters, of what can be the word table; in a plain module it has a row for each token."""
     tables = embedding_parameters(model)
-    if isinstance(getattr(_body(model), "embeddings", None), nn.Module):
+    if _known_parts(model) or is_transformers(model):
         return {"word.weight"} & set(tables)
     num_rows = {name: len(table) for name, table in tables.items()}
     vocab_size = vocab_size_of(model, _body(model))

@@ -21,12 +21,13 @@ SHOWN = {  # what the terminal shows, and how
     "loss": ("loss", ".3f"),
     "mlm_loss": ("mlm", ".3f"),
     "disc_loss": ("disc", ".4f"),
-    "gen_acc": ("gen acc", ".3f"),
-    "disc_acc": ("disc acc", ".3f"),
     "disc_auc": ("auc", ".3f"),
     "tokens_per_second": ("tok/s", ",.0f"),
     "mfu": ("mfu", ".0%"),
+    "gen_acc": ("gen acc", ".3f"),
+    "disc_acc": ("disc acc", ".3f"),
 }
+WIDTH_OF_BAR = 45  # and of what stands behind it
 
 
 class Log:
@@ -133,10 +134,15 @@ class Line:
             self.last_auc = {name: value for name, value in figures.items() if name == "disc_auc"}
         else:
             figures = {**figures, **self.last_auc}
-        text = "  ".join(f"{label} {figures[name]:{form}}" for name, (label, form) in SHOWN.items() if name in figures)
+        parts = [f"{label} {figures[name]:{form}}" for name, (label, form) in SHOWN.items() if name in figures]
+        text = "  ".join(parts)
         if split != "train":
             self.print(f"step {step:,}  {split}: {text}", "bold")
         elif self.bar is not None:
+            while (
+                len(text) > console.width - WIDTH_OF_BAR and len(parts) > 1
+            ):  # a narrow terminal: the last ones can be missed
+                text = "  ".join(parts := parts[:-1])
             self.bar.update(self.task, figures=text)
         elif time.monotonic() - self.last_print > SECONDS_BETWEEN_LINES or step == self.num_steps:
             self.last_print = time.monotonic()
