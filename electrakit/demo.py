@@ -20,7 +20,13 @@ from electrakit.train.showcase import Showcase, print_guesses, print_oddness
 CORPUS = "builtin:python"
 VOCAB_SIZE = 8_000
 LENGTH = 128
-RECIPE: dict[str, Any] = {"valid_every": 200, "save_every": 200}
+RECIPE: dict[str, Any] = {
+    # In minutes the generator's best samples are too good for the discriminator; hotter ones are something to find (docs/log.md).
+    "objective": {"temperature": 2.0},
+    "optim": {"warmup_steps": 50},
+    "valid_every": 250,
+    "save_every": 250,
+}
 MASKED = [
     "Return the [MASK] of the file.",
     "If the file does not [MASK], an error is raised.",

@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.padding import Padding
 
 from electrakit.config import DoctorConfig, Source, Splitting
-from electrakit.data.batches import Batches, read_manifest
+from electrakit.data.batches import PREPARE_AGAIN, Batches, read_manifest
 from electrakit.data.corpus import Seen, Selection, harvest, print_notes, require_documents
 from electrakit.data.files import Notes
 from electrakit.data.measures import row_measures, share_of_copies, share_seen_once, tally, token_measures
 from electrakit.data.sources import find_inputs
 from electrakit.data.tokenizer import load_tokenizer
+from electrakit.data.writing import NOTEBOOK, SHARD
 from electrakit.errors import UserError
 from electrakit.progress import console
 
@@ -45,12 +46,17 @@ class Check:
         return "warning" if sign * value >= sign * self.warning else None
 
 
+NUMBERS = (  # the measures that are no shares
+    *("documents", "words", "words per document", "rows", "tokens", "tokens per document", "tokens per word"),
+    *("tokens per vocabulary entry", "unigram entropy (nats)"),
+)
+OF_TOKENS = ("[UNK] tokens", "tokens per word", "tokens per vocabulary entry", "unused vocabulary", "unigram entropy")
 NEVER = float("inf")  # as `serious`: never more than a warning
 
 CHECKS = (
     Check(
-        "single-letter words",
-        0.12,
+        "letters in a row",
+        0.05,
         0.25,
         "too many words are single letters",
         "Text has been taken apart into letters, as `' '.join(text)` does to a string. A model learns letter frequencies from "
@@ -128,8 +134,17 @@ CHECKS = (
         0.25,
         0.5,
         "much of the text is not prose",
-        "Code, tables, markup or encoded data: the model learns that instead of language (English prose: 0.02 to 0.10).",
+        "Code, tables, markup or encoded data: the model learns that instead of language (English prose: 2 to 10 %).",
         "Look at the text, and clean it; force the right --source if a dump is read as plain text.",
+    ),
+    Check(
+        "code punctuation",
+        0.05,
+        NEVER,
+        "much of the text is program code or markup",
+        "So many brackets, underscores and operators do not stand in prose (less than 2 %), but in code, markup and formulas "
+        "(8 to 17 %). A model learns that instead of language.",
+        "Look at the text, and clean it; force the right --source if a dump is read as plain text. If it is to learn code, all is well.",
     ),
     Check(
         "text in overlong words",
@@ -145,7 +160,7 @@ CHECKS = (
         0.8,
         0.9,
         "hardly a word occurs twice",
-        "Prose in any language repeats its words; random letters, keys and word lists do not (English prose: 0.05 to 0.3).",
+        "Prose in any language repeats its words; random letters, keys and word lists do not (English prose: 5 to 30 %).",
         "Look at the text: it is probably generated, encoded or scrambled, or a list of words.",
     ),
     Check(
@@ -175,6 +190,7 @@ class Examination:
     what: str
     measures: dict[str, float]
     findings: list[Finding] = field(default_factory=list)
+    not_checked: tuple[str, ...] = ()  # what a tokenizer is needed for
 
     @property
     def is_serious(self) -> bool:
@@ -208,19 +224,30 @@ def _examine(config: DoctorConfig) -> Examination:
         value = examination.measures.get(check.measure)
         level = None if value is None else check.level(value)
         if value is not None and level is not None:
+            side = "above" if check.low_is_bad else "below"
             seen = (
-                f"{check.measure}: {value:,.3g} ({'below' if check.low_is_bad else 'healthy below'} {check.warning:g})"
+                f"{check.measure}: {shown(check.measure, value)} (healthy {side} {shown(check.measure, check.warning)})"
             )
             examination.findings.append(Finding(level, check.title, seen, check.means, check.advice))
     return examination
 
 
 def _is_shards(path: Path) -> bool:
+    """Also if it is unfinished or damaged: reading its manifest will say so."""
     try:
+        if (path / NOTEBOOK).is_dir() or any(SHARD.fullmatch(one.name) for one in path.iterdir()):
+            return True
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         return isinstance(manifest, dict) and {"format", "splits"} <= manifest.keys()
     except (OSError, ValueError):
         return False
+
+
+def shown(measure: str, value: float) -> str:
+    """A measure as a person reads it: most are shares."""
+    if measure in NUMBERS:
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return "< 0.01 %" if 0 < value < 0.0001 else f"{100 * value:.3g} %"
 
 
 def print_findings(examination: Examination) -> int:
@@ -228,7 +255,9 @@ def print_findings(examination: Examination) -> int:
     screen = Console(highlight=False)
     screen.print(examination.what, style="bold", markup=False, soft_wrap=True)
     for name, value in examination.measures.items():
-        screen.print(f"  {name:<28} {f'{value:,.0f}' if value >= 1000 else f'{value:,.4g}':>14}")
+        screen.print(f"  {name:<28} {shown(name, value):>14}")
+    if examination.not_checked:
+        screen.print(f"  not checked: {', '.join(examination.not_checked)}; --tokenizer adds these", soft_wrap=True)
     for finding in examination.findings:
         colour = "red" if finding.level == "serious" else "yellow"
         screen.print(f"\n[{colour} bold]{finding.level}: {finding.title}[/]  [dim]{finding.seen}", soft_wrap=True)
@@ -281,8 +310,10 @@ def _examine_text(config: DoctorConfig) -> Examination:
         "short documents": numbers["short documents"] / num_documents,
         "duplicate documents": num_copies / num_documents,
         "single-letter words": numbers["single letters"] / num_words,
+        "letters in a row": numbers["letters in a row"] / num_words,
         "text in overlong words": numbers["in long words"] / max(1, numbers["visible characters"]),
         "symbols and digits": 1 - numbers["letters"] / max(1, numbers["visible characters"]),
+        "code punctuation": numbers["code punctuation"] / max(1, numbers["visible characters"]),
     }
     if (seen_once := share_seen_once(words)) is not None:
         measures["words seen once"] = seen_once
@@ -290,11 +321,14 @@ def _examine_text(config: DoctorConfig) -> Examination:
         measures["tokens per word"] = int(tokens.sum()) / num_words
         measures |= token_measures(tokens, tokenizer, share_seen)
     what = f"{numbers['characters'] / 1e6:,.1f} MB of text examined"
-    return Examination(f"Corpus {', '.join(config.inputs)}: {what}", measures)
+    not_checked = () if tokenizer is not None else OF_TOKENS
+    return Examination(f"Corpus {', '.join(config.inputs)}: {what}", measures, not_checked=not_checked)
 
 
 def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     manifest = read_manifest(shards)
+    if "counts" not in manifest:
+        raise UserError(f"{shards / 'manifest.json'} lacks counts: {PREPARE_AGAIN}")
     counts = manifest["counts"]
     tokenizer = load_tokenizer(shards / "tokenizer")
     split = next(iter(manifest["splits"]))

@@ -137,7 +137,8 @@ def test_prepare_shows_a_table_and_three_rows_that_read_as_text(corpus, tmp_path
         tmp_path / "shards",
     )
     assert again.returncode == 0
-    assert "finished already" in again.stderr
+    assert "finished already" in again.stderr and len(again.stderr.splitlines()) == 1
+    assert not again.stdout
 
 
 def test_a_vocabulary_that_does_not_say_its_casing_is_told_about_once(corpus, tmp_path):

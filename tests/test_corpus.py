@@ -1,5 +1,7 @@
 """A corpus: harvested in order by any number of workers, each document counted once, limits exact."""
 
+import gzip
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,6 +94,27 @@ def test_no_usable_text_is_an_error_that_says_why():
     with pytest.raises(UserError, match=r"no usable text in corpus: empty file \(a\.txt\)"):
         require_documents(0, notes, config)
     require_documents(1, notes, config)
+
+
+def test_no_usable_text_does_not_claim_that_something_is_kept(tmp_path, read_all):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"words")[:12])
+    (tmp_path / "b.zip").write_bytes(b"PK\x03\x04" + bytes(40))
+    _, notes = read_all(tmp_path)
+    assert any(" kept" in what for what in notes.counts)
+    with pytest.raises(UserError) as error:
+        require_documents(0, notes, CorpusConfig(inputs=("corpus",)))
+    assert "compressed file is cut off (" in str(error.value) and "damaged archive (" in str(error.value)
+    assert "kept" not in str(error.value)
+
+
+@pytest.mark.parametrize(("places", "shown"), [("a", "a"), ("ab", "a, b"), ("abc", "a, b, ...")])
+def test_dots_stand_for_places_that_are_not_shown_and_for_nothing_else(places, shown):
+    notes = Notes()
+    for place in places:
+        notes.add("broken bytes", place, count=10)
+    with console.capture() as capture:
+        print_notes(notes)
+    assert capture.get() == f"{10 * len(places)} × broken bytes  {shown}\n"
 
 
 def test_notes_with_brackets_are_printed_as_they_are():

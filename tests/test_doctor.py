@@ -1,6 +1,7 @@
 """The doctor: finds each sickness in a corpus that has it, and none in a healthy one."""
 
 import functools
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from scipy.stats import entropy
 
 from electrakit import Batches, UserError, examine, prepare, train_tokenizer
 from electrakit.data import docstrings
-from electrakit.doctor import CHECKS, print_findings
+from electrakit.doctor import CHECKS, NUMBERS, print_findings, shown
 
 
 @functools.cache
@@ -56,6 +57,93 @@ def test_letters_joined_with_spaces_are_serious_in_text_and_in_shards(healthy, t
     assert found.is_serious
     prepare([text], tokenizer=healthy / "tokenizer", out=tmp_path / "shards", workers=1)
     assert "too many words are single letters" in titles(examine([tmp_path / "shards"], workers=1))
+
+
+RUSSIAN = """В саду и в поле было тихо, и я с ней о том не говорил. К реке мы шли в тумане, а у воды и в лодке я и она молчали.
+О чём я думал? О лете, о море и о доме, в котором я жил с отцом и у которого в окне и в стене я знал все щели."""
+POLISH = """W domu i w ogrodzie było cicho, a z okna i z drzwi szedł chłód. O świcie i o zmroku w lesie i w polu ktoś śpiewał, a
+u nas i u sąsiadów w piecu i w kuchni palił się ogień. I ja, i on z żalem o tym i o owym w milczeniu myśleli."""
+CZECH = """V domě i v zahradě bylo ticho a z okna i z dveří šel chlad. K ránu a k večeru v lese i v poli někdo zpíval, a u nás i u
+sousedů v peci a v kuchyni hořel oheň. I já, i on s lítostí o tom a o onom v tichu a v klidu u stolu přemýšleli."""
+
+
+@pytest.mark.parametrize("language", ["RUSSIAN", "POLISH", "CZECH"])
+def test_languages_with_words_of_one_letter_are_left_in_peace(tmp_path, language):
+    text = write(tmp_path / "text.txt", [globals()[language], globals()[language].replace("\n", " ")])
+    found = examine([text], workers=1)
+    assert titles(found) == set() and found.measures["single-letter words"] > 0.25
+    train_tokenizer([text], vocab_size=150, min_frequency=3, out=tmp_path / "tokenizer", workers=1)
+    prepare([text], tokenizer=tmp_path / "tokenizer", length=64, out=tmp_path / "shards", workers=1)
+    assert "too many words are single letters" not in titles(examine([tmp_path / "shards"], workers=1))
+    text = write(tmp_path / "letters.txt", [" ".join(globals()[language])] * 2)
+    found = examine([text], workers=1)
+    assert "too many words are single letters" in titles(found) and found.is_serious
+
+
+def test_letters_of_a_script_without_capitals_are_found_too(tmp_path):
+    text = write(
+        tmp_path / "text.txt",
+        [" ".join("המגדלור הישן עמד בקצה הדרך ואיש לא גר בו שנים רבות") + f" {n}" for n in range(50)],
+    )
+    assert "too many words are single letters" in titles(examine([text], workers=1))
+
+
+def test_program_code_is_found_in_text_and_in_shards_and_prose_is_far_from_it(healthy, tmp_path):
+    files = [file for file in docstrings.python_files() if "site-packages" not in file.parts][:60]
+    text = write(tmp_path / "code.txt", [file.read_text(encoding="utf-8", errors="replace") for file in files])
+    assert "much of the text is program code or markup" in titles(examine([text], workers=1))
+    prepare([text], tokenizer=healthy / "tokenizer", length=64, out=tmp_path / "shards", workers=1)
+    assert "much of the text is program code or markup" in titles(examine([tmp_path / "shards"], workers=1))
+    for good in ("text.txt", "shards"):
+        assert examine([healthy / good], workers=1).measures["code punctuation"] < 0.02
+
+
+@pytest.mark.parametrize("damage", ["unfinished", "lost", "cut", "no counts"])
+def test_shards_that_are_unfinished_or_damaged_are_not_taken_for_text(healthy, tmp_path, damage):
+    shards = tmp_path / "shards"
+    shutil.copytree(healthy / "shards", shards)
+    manifest = shards / "manifest.json"
+    content = manifest.read_text()
+    if damage == "cut":
+        manifest.write_text(content[: len(content) // 2])
+    elif damage == "no counts":
+        manifest.write_text(content.replace('"counts"', '"numbers"'))
+    else:
+        manifest.unlink()
+    if damage == "unfinished":
+        (shards / ".prepare").mkdir()
+        for file in shards.glob("*.bin"):
+            file.unlink()
+    with pytest.raises(UserError) as seen:
+        examine([shards], workers=1)
+    if damage == "no counts":
+        assert "manifest.json lacks counts: " in str(seen.value)
+    else:
+        with pytest.raises(UserError) as said:
+            Batches(shards, 1)
+        assert str(seen.value) == str(said.value)
+
+
+def test_what_needs_a_tokenizer_is_said_to_be_left_out(healthy, capsys):
+    print_findings(examine([healthy / "text.txt"], workers=1))
+    line = next(line for line in capsys.readouterr().out.splitlines() if "--tokenizer" in line)
+    assert "[UNK] tokens" in line and "tokens per word" in line
+    for one in ([healthy / "text.txt"], healthy / "tokenizer"), ([healthy / "shards"], None):
+        print_findings(examine(one[0], tokenizer=one[1], workers=1))
+        assert "--tokenizer" not in capsys.readouterr().out
+
+
+def test_shares_are_shown_as_percent_with_few_digits(healthy, tmp_path, capsys):
+    values = [0, 4.92e-06, 0.0005412, 0.19123, 1]
+    assert [shown("[UNK] tokens", value) for value in values] == ["0 %", "< 0.01 %", "0.0541 %", "19.1 %", "100 %"]
+    assert [shown("tokens per word", 1.3123), shown("tokens", 1_234_567.8)] == ["1.31", "1,234,568"]
+    short = write(tmp_path / "short.txt", [f"only number {number} here" for number in range(99)])
+    found = examine([healthy / "text.txt"], tokenizer=healthy / "tokenizer", workers=1)
+    print_findings(examine([short], tokenizer=healthy / "tokenizer", workers=1))
+    assert {*found.measures} - {*NUMBERS} == {
+        name for name, value in found.measures.items() if "%" in shown(name, value)
+    }
+    assert "short documents: 100 % (healthy below 50 %)" in capsys.readouterr().out
 
 
 def test_text_in_another_script_is_unknown_to_the_tokenizer(healthy, tmp_path):

@@ -460,6 +460,46 @@ def test_an_archive_that_ends_inside_an_inner_archive_is_not_called_empty(tmp_pa
         assert not any(" at byte 0" in place for places in notes.examples.values() for place in places)
 
 
+def test_the_end_of_a_cut_archive_is_noted_once_and_not_for_each_layer(tmp_path, read_all):
+    members = {f"{number}.txt": os.urandom(20_000).hex().encode() for number in range(5)}
+    inner = {"a.tar": tar_of(members), "a.tar.xz": lzma.compress(tar_of(members)), "a.zip": zip_of(members)}
+    for name, content in inner.items():
+        data = tar_of({"first.txt": b"the first", name: content})
+        (tmp_path / "a.tar").write_bytes(gzip.compress(data)[:60_000])
+        documents, notes = read_all(tmp_path)
+        assert len(documents) >= 3
+        num_ends = 2 if name == "a.zip" else 1  # its last member has an end of its own
+        assert set(notes.counts) == {"compressed file is cut off; what came before is kept"}, name
+        assert notes.counts.total() <= num_ends
+        (tmp_path / "a.tar").write_bytes(data[:60_000])
+        documents, notes = read_all(tmp_path)
+        assert notes.counts["damaged file; what came before is kept"] == 1
+        assert notes.counts.total() <= num_ends
+
+
+def test_damage_inside_a_cut_archive_is_noted_too(tmp_path, read_all):
+    damaged = bytearray(gzip.compress(STORY))
+    damaged[len(damaged) // 2] ^= 0x55
+    data = tar_of({"first.txt.gz": bytes(damaged), "last.txt": STORY})
+    (tmp_path / "a.tar").write_bytes(data[:-100_000])
+    _, notes = read_all(tmp_path)
+    assert len(notes.examples["damaged file; what came before is kept"]) == 2
+
+
+def test_no_note_speaks_of_exceptions(tmp_path, read_all):
+    whole = zip_of({"a.txt": STORY[:5000], "b.txt": STORY[:5000]})
+    for number in range(0, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[number] ^= 0x55
+        (tmp_path / f"{number}.zip").write_bytes(damaged)
+    for suffix, compress in COMPRESS.items():
+        (tmp_path / f"a{suffix}").write_bytes(compress(STORY)[:500] + b"damage" * 50)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + b"damage" * 50)
+    _, notes = read_all(tmp_path)
+    assert len(notes.counts) > 3
+    assert not any("Error" in what or "BadZip" in what for what in notes.counts)
+
+
 def test_archives_may_hold_archives_but_not_without_end(tmp_path, read_all):
     inner = zip_of({"a.txt": b"found"})
     (tmp_path / "a.tar").write_bytes(tar_of({"inner.zip": inner, "again.tar.gz": gzip.compress(tar_of({"b": b"too"}))}))

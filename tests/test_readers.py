@@ -145,6 +145,19 @@ def test_a_book_is_a_book_by_its_relative_name_too(read_all, tmp_path, monkeypat
     assert len(read_all("A___B.txt")[0]) == len(read_all(tmp_path / "gutenberg/A___B.txt")[0]) == 1
 
 
+@pytest.mark.parametrize("header", [header for header in HEADERS if "START OF" in header])
+@pytest.mark.parametrize("length", [100, 30_000])
+def test_the_end_that_belongs_to_a_start_needs_no_other_word_of_theirs(header, length):
+    text = f"{header}{BODY}\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\n{'Terms of use. ' * (length // 14)}"
+    start, end = book_within(text)
+    assert text[start:end].strip() == BODY
+
+
+def test_a_line_that_says_it_is_the_end_is_the_end_if_little_follows():
+    text = f"{BODY}\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\nProduced by volunteers.\n"
+    assert text[: book_within(text)[1]].strip() == BODY
+
+
 @pytest.mark.parametrize("header", HEADERS)
 @pytest.mark.parametrize("footer", FOOTERS)
 @pytest.mark.parametrize(
@@ -159,6 +172,8 @@ def test_a_book_is_a_book_by_its_relative_name_too(read_all, tmp_path, monkeypat
 def test_a_book_that_quotes_such_a_line_keeps_its_text(header, footer, quote):
     story = "The story went on. " * 300
     body = f"{BODY}\n\n{story}\n\nHe read aloud:\n\n{quote}\n\nand closed the file.\n\n{story}"
+    if "START OF" in header and "END OF" in quote and not footer:
+        pytest.skip("a START line and no other END line: this one belongs to it")
     start, end = book_within(header + body + footer)
     assert (header + body + footer)[start:end].strip() == body.strip()
 
@@ -245,6 +260,44 @@ def test_a_broken_page_is_left_out_named_and_alone(tmp_path, read_all):
         "broken page; left out": [starts[1]],
         "page without its end; left out": [starts[2], len(lines)],
     }
+
+
+@pytest.mark.parametrize("suffix", ["", ".bz2"])
+def test_a_dump_that_ends_behind_a_page_is_noted(tmp_path, read_all, suffix):
+    pages = [HEAD, page("A", "First one."), page("B", "Second one."), "</mediawiki>\n"]
+    path = tmp_path / f"a.xml{suffix}"
+    for num_streams in (2, 3, 4):
+        streams = [part.encode() for part in pages[:num_streams]]
+        path.write_bytes(b"".join(bz2.compress(one) if suffix else one for one in streams))
+        documents, notes = read_all(tmp_path)
+        assert len(documents) == min(num_streams - 1, 2)
+        last_line = "".join(pages[:num_streams]).rstrip().count("\n") + 1
+        expected = {"dump without an end; cut off?": [f"{path}:{last_line}"]} if num_streams < 4 else {}
+        assert notes.examples == expected
+
+
+def test_pages_without_a_dump_around_them_need_no_end(tmp_path, read_all):
+    (tmp_path / "a.xml").write_text(page("A", "First one."))
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["A\nFirst one."] and not notes.counts
+
+
+def test_a_dump_whose_file_is_cut_off_is_noted_once(tmp_path, read_all):
+    streams = [bz2.compress(part.encode()) for part in (HEAD, page("A", "First one."), page("B", "Second one."))]
+    (tmp_path / "a.xml.bz2").write_bytes(b"".join(streams)[:-20])
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["A\nFirst one."]
+    assert list(notes.counts) == ["compressed file is cut off; what came before is kept"]
+
+
+def test_a_damaged_stream_of_a_dump_costs_its_own_pages_only(tmp_path, read_all):
+    pages = [HEAD, *(page(name, f"The article {name}.") for name in "ABCD"), "</mediawiki>\n"]
+    streams = [bytearray(bz2.compress(part.encode())) for part in pages]
+    streams[2][1] ^= 1
+    (tmp_path / "a.xml.bz2").write_bytes(b"".join(streams))
+    documents, notes = read_all(tmp_path)
+    assert [document.lines[0] for document in documents] == ["A", "C", "D"]
+    assert list(notes.counts) == ["damaged part of a compressed file; left out"]
 
 
 def test_an_article_that_upsets_the_parser_is_left_out_named_and_alone(tmp_path, read_all, monkeypatch):

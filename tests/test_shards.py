@@ -304,6 +304,16 @@ def stamps(folder: Path) -> dict[str, int]:
     return {name: (folder / name).stat().st_mtime_ns for name in [*content(folder), "."]}
 
 
+@pytest.mark.parametrize("length", [64, 1024])
+def test_transformers_does_not_cut_what_fits_a_row(made, tmp_path, length):
+    ek.load_tokenizer(made / "vocab.txt").save(tmp_path / "tokenizer")
+    folder = prepare(made, tmp_path / "out", length=length, tokenizer=tmp_path / "tokenizer")
+    longest = json.loads((folder / "tokenizer/tokenizer_config.json").read_text())["model_max_length"]
+    assert longest == max(512, length)
+    assert ek.load_tokenizer(folder / "tokenizer").fingerprint == ek.load_tokenizer(made / "vocab.txt").fingerprint
+    prepare(made, folder, length=length, tokenizer=folder / "tokenizer")  # finished: it is the same tokenizer
+
+
 def test_a_second_run_says_so_and_touches_nothing(made, capfd):
     before = stamps(made / "shards")
     prepare(made, made / "shards", workers=1)
@@ -343,8 +353,11 @@ def test_another_corpus_is_refused_with_the_difference(made, tmp_path):
     folder = prepare(tmp_path, tmp_path / "out")
     for other, difference in (("bal bam ban", "7 -> 11 bytes"), ("bam bal", "other content")):
         text.write_text(other)
-        with pytest.raises(UserError, match=rf"1 of the sources \(.*text\.txt: {difference}\)"):
+        what = rf"^the sources have changed since .*out was made: 1 of the sources \(.*text\.txt: {difference}\); name another"
+        with pytest.raises(UserError, match=what):
             prepare(tmp_path, folder)
+        with pytest.raises(UserError, match=r"was made with other settings: length 64 -> 32, 1 of the sources"):
+            prepare(tmp_path, folder, length=32)
     text.write_text("bal bam")
     (tmp_path / "corpus" / "zero.txt").write_text("more")
     with pytest.raises(UserError, match=r"1 of the sources \(.*zero\.txt: is new\)"):

@@ -107,6 +107,32 @@ def test_parquet_without_the_column_or_damaged_is_noted(tmp_path, read_all):
         read_all(tmp_path)  # never raises; parquet has no checksums by default, so not all of it can be seen
 
 
+def test_of_a_parquet_file_only_the_damaged_row_groups_are_lost(tmp_path, read_all):
+    written = [os.urandom(100).hex() for _ in range(2000)]
+    table = pyarrow.table({"text": written})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=500, use_dictionary=False)
+    groups = pyarrow.parquet.ParquetFile(tmp_path / "a.parquet").metadata
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    for number in (0, 2):
+        place = groups.row_group(number).column(0).data_page_offset
+        data[place : place + 40] = bytes([0xFF]) * 40  # the head of its page
+    (tmp_path / "a.parquet").write_bytes(data)
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == written[500:1000] + written[1500:]
+    what = "damaged part of a parquet file; the rest of its row group is left out"
+    assert notes.counts == {what: 2}
+    for place, number in zip(notes.examples[what], (1, 3), strict=True):
+        assert place.startswith(f"{tmp_path / 'a.parquet'}: row group {number} of 4: ")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.txt.xz", "a.zip", "a.TAR"])
+def test_text_under_the_name_of_something_else_is_read_and_noted(tmp_path, read_all, name):
+    (tmp_path / name).write_text("plain words")
+    documents, notes = read_all(tmp_path)
+    assert texts(documents) == ["plain words"]
+    assert notes.examples == {f"named {Path(name).suffix.lower()}, read as text": [str(tmp_path / name)]}
+
+
 def test_text_in_parquet_that_is_not_utf_8_is_kept_without_the_broken_bytes(tmp_path, read_all):
     column = pyarrow.Array.from_buffers(
         pyarrow.string(), 1, [None, pyarrow.py_buffer(b"\0\0\0\0\x06\0\0\0"), pyarrow.py_buffer(b"ab\xffcd ")]

@@ -157,6 +157,14 @@ def test_a_name_that_is_nowhere_is_refused_clearly():
     assert "no tokenizer at './no/where/at/all'" in done.stdout
 
 
+def test_a_file_that_is_no_text_is_no_vocabulary(tmp_path):
+    for name in ("image.png", "vocab.txt", "tokenizer.json"):
+        (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\xff")
+        with pytest.raises(UserError, match=rf"{name}' is not a vocabulary, .*; name a folder") as error:
+            load_tokenizer(tmp_path / name)
+        assert "codec" not in str(error.value)
+
+
 def test_without_a_connection_a_hub_name_is_one_quick_whole_sentence(tmp_path):
     """The hub is an address where nobody listens."""
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import IO, Any
 
-from electrakit.data.files import DAMAGE, Allowance, Decompressed, Guarded, Notes, buffered, in_short
+from electrakit.data.files import DAMAGE, Allowance, Decompressed, Guarded, Notes, buffered, ends_too_early, in_short
 from electrakit.errors import UserError
 
 MAX_HEADER_BYTES = 2**20  # of one member of a tar archive: names, dates, owners
@@ -20,6 +20,7 @@ MAX_HEADER_BYTES = 2**20  # of one member of a tar archive: names, dates, owners
 def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[tuple[str, io.BufferedReader]]:
     """The regular files of a tar stream, one after the other; nothing is written to disk."""
     source = _WithShortHeaders(stream)
+    guarded: Guarded | None = None
     try:
         with tarfile.open(fileobj=source, mode="r|") as archive:  # type: ignore[call-overload]  # it only reads
             while (member := archive.next()) is not None:
@@ -33,7 +34,7 @@ def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[
                 elif not is_safe(member.name):
                     notes.add("archive member has an unsafe name; left out", where)
                 else:
-                    guarded = Guarded(_TarMember(archive.fileobj, member), where, notes)
+                    guarded = Guarded(_TarMember(archive.fileobj, member), where, notes, below=stream)
                     yield where, buffered(guarded, min(2**20, max(2**13, member.size)))
                     while guarded.pull(2**20):  # to the member's end, so that what follows is a header
                         pass
@@ -42,8 +43,9 @@ def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[
     except UserError:
         raise
     except DAMAGE as error:
-        what = f"damaged archive ({type(error).__name__}); what came before is kept"
-        notes.add(what, f"{name}: {in_short(error)}")
+        is_noted = ends_too_early(stream) or (guarded is not None and guarded.is_over)
+        if not is_noted:
+            notes.add("damaged archive; what came before is kept", f"{name}: {in_short(error)}")
 
 
 class _TarMember:
@@ -77,15 +79,20 @@ class _WithShortHeaders:
         return data
 
 
-def zip_members(file: Any, name: str, notes: Notes, allowance: Allowance) -> Iterator[tuple[str, io.BufferedReader]]:
-    """The regular files of a zip archive, one after the other; nothing is written to disk."""
+def zip_members(
+    file: Any, name: str, notes: Notes, allowance: Allowance, below: io.BufferedReader | None = None
+) -> Iterator[tuple[str, io.BufferedReader]]:
+    """The regular files of a zip archive, one after the other; nothing is written to disk.
+
+    `file` may be a copy of the stream `below`.
+    """
     try:
         archive = zipfile.ZipFile(file)
     except UserError:
         raise
     except (*DAMAGE, NotImplementedError) as error:
-        what = f"damaged archive ({type(error).__name__}); the members that can be found are kept"
-        notes.add(what, f"{name}: {in_short(error)}")
+        if not ends_too_early(below):
+            notes.add("damaged archive; the members that can be found are kept", f"{name}: {in_short(error)}")
         yield from _members_without_directory(file, name, notes, allowance)
         return
     with archive:
@@ -107,8 +114,7 @@ def zip_members(file: Any, name: str, notes: Notes, allowance: Allowance) -> Ite
                 except UserError:
                     raise
                 except (*DAMAGE, NotImplementedError, RuntimeError) as error:
-                    what = f"damaged archive member ({type(error).__name__}); left out"
-                    notes.add(what, f"{where}: {in_short(error)}")
+                    notes.add("damaged archive member; left out", f"{where}: {in_short(error)}")
                     continue
                 # a read that meets damage gives nothing, so they are small;
                 # but for deflate, zipfile decompresses all that it has read in one go

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ Build = Callable[[list[Document], np.ndarray], Value]
 PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip", ".parquet")
 NUM_SHOWN = 2  # places of each kind of note on the screen
 MOST_TEXT_OF_PACKED = 10  # about the most text in a byte of a compressed corpus
+_WHAT_IS_KEPT = re.compile("; [^;]* (?:is|are) kept$")  # nothing is, if there is no text
 
 
 @dataclass
@@ -130,14 +132,14 @@ class Seen:
 def require_documents(num_documents: int, notes: Notes, config: CorpusConfig) -> None:
     """Nothing usable is an error that says why."""
     if not num_documents:
-        reasons = "; ".join(f"{what} ({where[0]})" for what, where in notes.examples.items())
+        reasons = "; ".join(f"{_WHAT_IS_KEPT.sub('', what)} ({where[0]})" for what, where in notes.examples.items())
         raise UserError(f"no usable text in {', '.join(config.inputs)}: {reasons or 'nothing there'}")
 
 
 def print_notes(notes: Notes, all_places: Path | None = None) -> None:
     """What was met on the way, a line for each kind, and the file that lists all of it."""
     for what, count in notes.counts.items():
-        where = ", ".join(notes.examples[what][:NUM_SHOWN]) + (", ..." if count > NUM_SHOWN else "")
+        where = ", ".join(notes.examples[what][:NUM_SHOWN]) + (", ..." if len(notes.examples[what]) > NUM_SHOWN else "")
         console.print(f"[yellow]{count:,} × {escape(what)}[/]  [dim]{escape(where)}[/]", soft_wrap=True)
     if all_places is not None and any(len(places) > NUM_SHOWN for places in notes.examples.values()):
         console.print(f"Where all of these are: {all_places}", style="dim", markup=False, soft_wrap=True)

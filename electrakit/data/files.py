@@ -1,10 +1,8 @@
 """Names in, streams of bytes out: finds files, decompresses them, and survives what is wrong with them."""
 
-import bz2
 import codecs
 import functools
 import glob
-import gzip
 import io
 import lzma
 import os
@@ -20,6 +18,7 @@ from typing import Any
 
 import zstandard
 
+from electrakit.data.compression import Counted, decompressing, format_of
 from electrakit.errors import UserError
 
 MAX_RATIO = 250  # text compresses 3 to 10 times, a repetitive log perhaps 100 times
@@ -192,11 +191,14 @@ class _Stream(io.RawIOBase):
 class Guarded(_Stream):
     """Reads from `source` and never raises for damaged data: it notes the damage, and the stream ends there.
 
+    An end that comes too early because that of the stream `below` did is not noted: that has been.
     A file that the disk or the network does not give is another matter: it may well be whole the next time.
     """
 
-    def __init__(self, source: Any, name: str, notes: Notes, max_read: int = 2**20) -> None:
-        self.source, self.name, self.notes, self.max_read = source, name, notes, max_read
+    def __init__(
+        self, source: Any, name: str, notes: Notes, max_read: int = 2**20, below: io.BufferedReader | None = None
+    ) -> None:
+        self.source, self.name, self.notes, self.max_read, self.below = source, name, notes, max_read, below
         self.read_some = source.read1 if hasattr(source, "read1") else source.read
         self.num_bytes_out = 0
         self.is_over = False
@@ -207,7 +209,7 @@ class Guarded(_Stream):
         try:
             data: bytes = self.read_some(min(size, self.max_read))
         except EOFError:
-            return self.stop("compressed file is cut off; what came before is kept")
+            return self.stop("compressed file is cut off; what came before is kept", is_cut=True)
         except UserError:
             raise
         except DAMAGE as error:
@@ -216,13 +218,15 @@ class Guarded(_Stream):
             ):  # the disk or the network, not the data
                 why = f"{error.strerror}; start the same command again to go on"
                 raise UserError(f"cannot read {self.name}: {why}") from None
-            return self.stop(f"damaged file ({type(error).__name__}); what came before is kept", in_short(error))
+            is_cut = isinstance(error, tarfile.ReadError)
+            return self.stop("damaged file; what came before is kept", in_short(error), is_cut)
         self.num_bytes_out += len(data)
         return data
 
-    def stop(self, what: str, why: str = "") -> bytes:
+    def stop(self, what: str, why: str = "", is_cut: bool = False) -> bytes:
         where = f"{self.name} at byte {self.num_bytes_out:,}"
-        self.notes.add(what, f"{where}: {why}" if why else where)
+        if not (is_cut and ends_too_early(self.below)):
+            self.notes.add(what, f"{where}: {why}" if why else where)
         self.is_over = True
         return b""
 
@@ -247,8 +251,9 @@ class Decompressed(Guarded):
         allowance: Allowance,
         num_bytes_in: Callable[[], int],
         max_read: int = 2**20,
+        below: io.BufferedReader | None = None,
     ) -> None:
-        super().__init__(source, name, notes, max_read)
+        super().__init__(source, name, notes, max_read, below)
         self.allowance, self.num_bytes_in, self.num_excess = allowance, num_bytes_in, 0
 
     def pull(self, size: int) -> bytes:
@@ -263,6 +268,11 @@ class Decompressed(Guarded):
         return False
 
 
+def ends_too_early(stream: io.BufferedReader | None) -> bool:
+    """Whether we stand at the end of a stream that ends there because it is damaged, which has been noted."""
+    return stream is not None and getattr(stream.raw, "is_over", False) and not stream.peek(1)
+
+
 def buffered(raw: io.RawIOBase, size: int = 2**20) -> io.BufferedReader:
     return io.BufferedReader(raw, size)
 
@@ -270,12 +280,13 @@ def buffered(raw: io.RawIOBase, size: int = 2**20) -> io.BufferedReader:
 def opened(stream: io.BufferedReader, name: str, notes: Notes, allowance: Allowance) -> io.BufferedReader:
     """The stream as UTF-8 or binary content: decompressed as often as it is compressed (3 times at the most)."""
     for _ in range(3):
-        head = stream.peek(10)
-        opener = next((opener for magic, opener in _DECOMPRESSORS.items() if magic.match(head)), None)
-        if opener is None:
+        format = format_of(stream.peek(10))
+        if format is None:
             break
-        source = _Counted(stream)
-        stream = buffered(Decompressed(opener(source), name, notes, allowance, source.num_bytes))
+        source = Counted(stream)
+        note = functools.partial(_note_a_hole, name, notes)
+        content = decompressing(source, format, note)
+        stream = buffered(Decompressed(content, name, notes, allowance, source.num_bytes, below=stream))
     head = stream.peek(2**12)
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
@@ -287,47 +298,13 @@ def opened(stream: io.BufferedReader, name: str, notes: Notes, allowance: Allowa
     return stream
 
 
+def _note_a_hole(name: str, notes: Notes, where: str) -> None:
+    notes.add("damaged part of a compressed file; left out", f"{name} {where}")
+
+
 def _from_utf_16_or_32(stream: io.BufferedReader, encoding: str, name: str, notes: Notes) -> io.BufferedReader:
     notes.add(f"read as {encoding[:6].upper()}", name)
     return buffered(Transcoded(stream, encoding, name, notes))
-
-
-class _Counted:
-    """Counts the bytes that a decompressor takes."""
-
-    def __init__(self, stream: io.BufferedReader) -> None:
-        self.stream, self.count = stream, 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self.stream.read(size)
-        self.count += len(data)
-        return data
-
-    def num_bytes(self) -> int:
-        return self.count
-
-
-class _ZstdReader:
-    """A .zst file, of one or more frames; unlike zstandard's own reader it raises EOFError when the file is cut off."""
-
-    def __init__(self, source: _Counted) -> None:
-        self.source, self.pending, self.waiting, self.frame = source, b"", b"", None
-
-    def read1(self, size: int) -> bytes:
-        while not self.pending:
-            # 512 bytes at a time become 16 MB at the most, and cost nothing: 700 MB/s instead of 870
-            chunk = self.waiting or self.source.read(512)
-            self.waiting = b""
-            if not chunk:
-                if self.frame is not None:
-                    raise EOFError
-                return b""
-            frame: Any = self.frame or zstandard.ZstdDecompressor().decompressobj()
-            self.pending = frame.decompress(chunk)
-            self.waiting = frame.unused_data
-            self.frame = None if frame.eof else frame
-        data, self.pending = self.pending[:size], self.pending[size:]
-        return data
 
 
 class Transcoded(_Stream):
@@ -350,7 +327,7 @@ class Transcoded(_Stream):
 
 
 def in_short(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:80]
+    return (str(error) or "no reason is given").splitlines()[0][:80]
 
 
 _OUR_MANIFEST = re.compile(rb'\s*\{\s*"format":\s*\d+,\s*"electrakit":')
@@ -367,13 +344,6 @@ DAMAGE = (
     zipfile.BadZipFile,
 )
 
-_DECOMPRESSORS: dict[re.Pattern[bytes], Callable[[Any], Any]] = {
-    re.compile(rb"\x1f\x8b\x08"): lambda source: gzip.GzipFile(fileobj=source),
-    re.compile(rb"\xfd7zXZ\x00"): lzma.LZMAFile,
-    re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"): bz2.BZ2File,
-    # a frame, or one to be skipped, as pzstd begins
-    re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"): _ZstdReader,
-}
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is the beginning of this one

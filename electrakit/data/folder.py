@@ -126,7 +126,7 @@ class ShardFolder:
             yield
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
-                f"{self.notebook / name} is damaged, or not ours ({type(error).__name__}: {error}); "
+                f"{self.notebook / name} is damaged, or not ours ({error}); "
                 "remove the folder and start again, or name another --out"
             ) from None
 
@@ -147,7 +147,7 @@ class ShardFolder:
         write_json(self.path, f"{NOTEBOOK}/plan.json", {**self.plan.entry, "electrakit": __version__})
         self._write_notebook(files)  # from now on, what is in the folder is ours
         if not has_tokenizer(self.path, self.tokenizer):
-            self.tokenizer.save(self.path / "tokenizer")
+            self.tokenizer.for_length(self.config.length).save(self.path / "tokenizer")
         return files
 
     def _load_seen(self) -> np.ndarray:

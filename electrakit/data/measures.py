@@ -1,6 +1,7 @@
 """Documents or rows in, numbers out: what the doctor measures."""
 
 import functools
+import itertools
 import re
 import unicodedata
 import zlib
@@ -18,6 +19,10 @@ from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 
 SHORT_DOCUMENT = 10  # words
 LONG_WORD = 40  # characters; German and Finnish have a few
+LETTERS_IN_A_ROW = (
+    5  # words of one letter: languages have several of them (Russian seven), but not one behind the other
+)
+CODE = b"{}()[]<>=;_+*/\\|&#$@^~`%"  # punctuation that programs and markup need much more than prose
 SAMPLE_CHARACTERS = 30_000  # of a piece, for the words that are seen once
 FEWEST_WORDS = 2_000  # in fewer, half of the words of good prose are seen once
 MAX_HASHES = 2**23  # of rows, 8 bytes each
@@ -65,22 +70,38 @@ def count(document: Document) -> dict[str, int]:
     return {
         "words": num_words,
         "short documents": num_words < SHORT_DOCUMENT,
-        "single letters": sum(is_letter(word) for word in words),
+        "single letters": sum(map(is_letter, words)),
+        "letters in a row": num_in_a_row(words),
         "in long words": sum(len(word) for word in words if len(word) >= LONG_WORD and _is_long_word(word)),
         "letters": num_letters(text),
+        "code punctuation": num_of_code(text),
         "visible characters": len(text),
         "characters": sum(len(line) + 1 for line in document.lines),
     }
 
 
 def is_letter(word: str) -> bool:
-    """One letter of an alphabet: in scripts without upper and lower case one character can well be a word."""
-    return len(word) == 1 and word.lower() != word.upper()
+    """One letter of an alphabet: in scripts without spaces one character can well be a word."""
+    return len(word) == 1 and word.isalpha() and not _UNSPACED.match(word)
+
+
+def num_in_a_row(words: list[str]) -> int:
+    """Single letters that stand one behind the other, as nowhere but in text that was taken apart."""
+    return sum(len(run) for run in map(list, _runs(words)) if len(run) >= LETTERS_IN_A_ROW)
+
+
+def _runs(words: list[str]) -> Iterator[Iterator[str]]:
+    return (run for are_letters, run in itertools.groupby(words, is_letter) if are_letters)
 
 
 def _is_long_word(word: str) -> bool:
     """Not a phrase of a script without spaces, and not a line of dashes."""
     return not _UNSPACED.search(word) and num_letters(word) > len(word) / 2
+
+
+def num_of_code(text: str) -> int:
+    raw = text.encode("utf-8", "replace")
+    return len(raw) - len(raw.translate(None, CODE))
 
 
 def num_letters(text: str) -> int:
@@ -152,6 +173,7 @@ def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> dict[str, float
     is_single = np.array([is_letter(text) for text in texts]) & ~goes_on
     sizes = np.array([len(text) for text in texts])
     letters = np.array([num_letters(text) for text in texts])
+    code = np.array([num_of_code(text) for text in texts])
 
     flat = rows.ravel()
     counts = np.bincount(flat, minlength=len(texts))
@@ -160,11 +182,15 @@ def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> dict[str, float
     in_words = np.array([0 if _UNSPACED.search(text) else len(text) for text in texts])
     word_sizes = np.bincount(np.cumsum(~goes_on[flat]), weights=in_words[flat])  # no word crosses [CLS]
     is_alone = is_single[flat] & ~goes_on[np.roll(flat, -1)]
+    borders = np.flatnonzero(np.diff(is_alone, prepend=False, append=False))
+    runs = borders[1::2] - borders[::2]
     return {
         "tokens per word": float(num_tokens / num_words),
         "single-letter words": float(is_alone.sum() / num_words),
+        "letters in a row": float(runs[runs >= LETTERS_IN_A_ROW].sum() / num_words),
         "text in overlong words": float(word_sizes[word_sizes >= LONG_WORD].sum() / num_characters),
         "symbols and digits": 1 - int(counts @ letters) / num_characters,
+        "code punctuation": int(counts @ code) / num_characters,
     }
 
 

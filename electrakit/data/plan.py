@@ -80,14 +80,17 @@ def refuse_other(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: P
     """Refuse to go on, or to call it finished, with the differences named."""
     if before == now:
         return
-    changes = [
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    changes = ", ".join(
         _other_sources(out, plan) if name == "sources" else f"{name} {before.get(name)} -> {now.get(name)}"
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
-    ]
-    raise UserError(
-        f"{out} was made with other settings: {', '.join(changes)}; name another --out, or remove the folder"
+        for name in names
     )
+    what = (
+        f"the sources have changed since {out} was made"
+        if names == ["sources"]
+        else f"{out} was made with other settings"
+    )
+    raise UserError(f"{what}: {changes}; name another --out, or remove the folder")
 
 
 def _other_sources(out: Path, plan: Plan) -> str:

@@ -13,7 +13,7 @@ import xxhash
 
 from electrakit.config import CorpusConfig, Splitting
 from electrakit.data.archives import tar_members
-from electrakit.data.files import MAX_RATIO, Allowance, Notes, buffered, opened
+from electrakit.data.files import MAX_RATIO, Allowance, Notes, buffered, in_short, opened
 from electrakit.data.recognise import BROKEN, OPENWEBTEXT_FILE, book_within, is_utf8, recognise
 
 MAX_LINE_CHARACTERS = 2**16
@@ -276,7 +276,7 @@ def _read_wikipedia(part: Part, notes: Notes, config: CorpusConfig) -> Found:
         try:
             lines = prose(page.findtext("revision/text") or "", part.namespaces)
         except Exception as error:  # whatever it is: one article of millions must not stop a run of days
-            notes.add(f"page that could not be read ({type(error).__name__}); left out", where)
+            notes.add("page that could not be read; left out", f"{where}: {in_short(error)}")
             continue
         if lines:
             yield line, Document([page.findtext("title", "").strip(), *lines])

@@ -2,6 +2,7 @@
 
 import html
 import json
+import lzma
 import re
 
 
@@ -49,6 +50,39 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+def is_spread(head: bytes) -> bool:
+    """Whether the first line that could hold a whole JSON record does not: the file may be pretty-printed."""
+    for line in head.split(b"\n")[:-1]:
+        if line.strip() not in (b"", b"["):
+            try:
+                json.loads(line.strip().rstrip(b","))
+            except (ValueError, RecursionError):
+                return True
+            return False
+    return False
+
+
+def is_tar_in_xz(head: bytes) -> bool:
+    if not head.startswith(b"\xfd7zXZ"):
+        return False
+    try:
+        return lzma.LZMADecompressor().decompress(head, 512)[257:262] == b"ustar"
+    except lzma.LZMAError:
+        return False
+
+
+def wrong_suffix(name: str, kind: str | None, is_packed: bool) -> str | None:
+    """The end of a file's name that says that it is something else than text."""
+    named = (None if is_packed else _PACKED_NAME.search(name)) or _PARQUET_NAME.search(name)
+    return named[0].lower() if named and kind not in (None, "parquet") else None
+
+
+def ends_with_a_page(tail: bytes) -> bool:
+    """Whether a dump ends with a page and not with its own end. A page that is cut off is noted where it is read."""
+    _, _, behind = tail.rpartition(b"</page>")
+    return b"</mediawiki>" not in behind and b"<page>" not in behind
+
+
 def hidden_namespaces(head: bytes) -> tuple[str, ...]:
     """What a dump calls its media (-2), files (6) and categories (14), as its head says."""
     return tuple(html.unescape(name.decode("utf-8", "replace")) for name in _NAMESPACE.findall(head))
@@ -58,7 +92,8 @@ def book_within(text: str) -> tuple[int, int]:
     """Where a book begins and ends between Project Gutenberg's own header and footer.
 
     A line of stars is only taken for one of theirs if nothing stands before the first (behind the last) of them, or
-    something that speaks of Gutenberg: books about such files exist, and quote them.
+    something that speaks of Gutenberg: books about such files exist, and quote them. The last END line is also theirs
+    if little stands behind it, or if the book has their START line.
     """
     end = len(text)
     if (
@@ -67,7 +102,7 @@ def book_within(text: str) -> tuple[int, int]:
     ):
         return 0, end
     footers = list(_FOOTER.finditer(text, max(0, end - _MAX_FOOTER)))
-    if footers and _is_theirs(text[footers[-1].end() :][:4000]):
+    if footers and (_is_theirs(text[footers[-1].end() :][:4000]) or _is_their_end(text, footers[-1])):
         end = footers[-1].start()
         # "End of the Project Gutenberg EBook of ..." stands before the line of stars
         if len(footers) > 1 and not text[footers[-2].end() : end].strip():
@@ -80,10 +115,20 @@ def book_within(text: str) -> tuple[int, int]:
     return start, end
 
 
+def _is_their_end(text: str, footer: re.Match[str]) -> bool:
+    if not footer[0].startswith("*"):
+        return False
+    header = _HEADER.search(text, 0, min(footer.start(), _MAX_HEADER))
+    is_paired = header is not None and _is_theirs(text[: header.start()][:4000])
+    return is_paired or len(text) - footer.end() < _SHORT_FOOTER
+
+
 def _is_theirs(text: str) -> bool:
     return not text.strip() or "gutenberg" in text.lower()
 
 
+_PACKED_NAME = re.compile(r"\.(gz|xz|bz2|zst|zip|tar|tgz|txz)$", re.I)
+_PARQUET_NAME = re.compile(r"\.parquet(?=$|\.(gz|xz|bz2|zst)$)", re.I)
 OPENWEBTEXT_FILE = re.compile(r"(^|[/:])\d{4,}-[0-9a-f]{16,}\.txt$", re.I)
 _CONTROL_BYTES = bytes(set(range(32)) - set(b"\t\n\r\f\x1b"))
 _NOT_TEXT = (b"%PDF-", b"{\\rtf", b"\x89PNG", b"\x7fELF", b"\xff\xd8\xff", b"GIF8")
@@ -93,6 +138,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _NAMESPACE = re.compile(rb'<namespace key="(?:-2|6|14)"[^<>]*>([^<>]{1,100})</namespace>')
 
 _MAX_HEADER, _MAX_FOOTER = 40_000, 60_000  # characters; the longest licence at either end has about 20,000
+_SHORT_FOOTER = 2000
 _STARS = r"^\*{2,3} ?%s OF (?:TH(?:E|IS) )?(?:COPYRIGHTED )?PROJECT GUTENBERG"
 _HEADER = re.compile(  # a long title runs on in the next lines
     rf"{_STARS}(?:[^\n]*\n){{0,2}}?[^\n]*\*\*\*[ \t]*$|{_STARS}[^\n]*$" % ("START", "START"), re.M | re.I

@@ -7,7 +7,6 @@ workers, see readers.py. Nothing is dropped silently: what cannot be used is cou
 import contextlib
 import io
 import json
-import lzma
 import re
 import shutil
 import sys
@@ -30,13 +29,23 @@ from electrakit.data.files import (
     Notes,
     Transcoded,
     buffered,
+    ends_too_early,
     find_files,
     in_short,
     opened,
     real_path,
 )
 from electrakit.data.readers import Document, Part, Piece, identity, read
-from electrakit.data.recognise import OPENWEBTEXT_FILE, hidden_namespaces, is_utf8, recognise
+from electrakit.data.recognise import (
+    OPENWEBTEXT_FILE,
+    ends_with_a_page,
+    hidden_namespaces,
+    is_spread,
+    is_tar_in_xz,
+    is_utf8,
+    recognise,
+    wrong_suffix,
+)
 from electrakit.data.tables import dataset_values, parquet_values
 from electrakit.engine import Workers
 from electrakit.errors import UserError
@@ -51,6 +60,7 @@ MAX_SPREAD_BYTES = 32 * 2**20  # a JSON value over many lines is loaded as a who
 SMALL_ARCHIVE_BYTES = 2 * 2**20  # OpenWebText's have 0.6 MB; a larger one is read here, as a stream
 DOCUMENT_WEIGHT = 256  # a document counts for this many bytes at least: rows of short ones are mostly padding
 ARCHIVE_WEIGHT = 4  # times its bytes: what comes out of it
+MAX_TAIL_BYTES = 2**16  # of a dump, where its end is looked for
 MAX_DEPTH = 3  # archives within archives
 
 
@@ -162,7 +172,7 @@ class _Reader:
     def _file(self, raw: io.BufferedReader, name: str, depth: int = 0, is_openwebtext: bool = False) -> Iterator[Part]:
         num_noted = self.notes.counts.total()
         may_be_theirs = self.config.source in (None, "openwebtext") and _OPENWEBTEXT_ARCHIVE.search(name)
-        if may_be_theirs and _is_tar_in_xz(raw.peek(2**16)):
+        if may_be_theirs and is_tar_in_xz(raw.peek(2**16)):
             is_openwebtext = True
             data = raw.read(SMALL_ARCHIVE_BYTES)
             if len(data) < SMALL_ARCHIVE_BYTES:  # the workers decompress these
@@ -182,10 +192,12 @@ class _Reader:
                 yield from self._file(content, member, depth + 1, is_openwebtext)
         elif is_zip and not _OFFICE_OR_EPUB.match(head[30:]):
             with self._seekable(stream) as file:
-                for member, content in zip_members(file, name, self.notes, self.allowance):
+                for member, content in zip_members(file, name, self.notes, self.allowance, stream):
                     yield from self._file(content, member, depth + 1)
         else:
             kind = self.config.source or recognise(head, _COMPRESSION.sub("", str(Path(name).absolute())))
+            if (suffix := wrong_suffix(name, kind, is_packed=stream is not raw)) is not None:
+                self.notes.add(f"named {suffix}, read as {kind}", name)
             if kind is None or is_zip:
                 self.notes.add("not text, and no known kind of file; left out", name)
             elif kind == "parquet":
@@ -205,7 +217,7 @@ class _Reader:
         if encoding is not None and kind in ("text", "gutenberg") and not is_utf8(head):
             stream = buffered(Transcoded(stream, encoding, name, self.notes))
         namespaces = hidden_namespaces(head) if kind == "wikipedia" else ()
-        if kind == "jsonl" and _is_spread(head):
+        if kind == "jsonl" and is_spread(head):
             stream = self._with_a_record_on_each_line(stream, name)
         source = chunks(stream, MAX_DOCUMENT_BYTES if splitting == "file" else PIECE_BYTES)
         if kind in _RECORD_ENDS:
@@ -213,8 +225,9 @@ class _Reader:
             slices = cut_records(source, _RECORD_ENDS[kind], max_bytes)
         else:
             slices = cut_text(source, splitting, MAX_DOCUMENT_BYTES)
-        seems_utf8, last_key = False, None
+        seems_utf8, last_key, tail = False, None, b""
         for data, line, key, is_too_long in slices:
+            tail = data[-MAX_TAIL_BYTES:]
             if is_too_long:
                 self.notes.add(f"record longer than {max_bytes:,} bytes; left out", f"{name}:{line}")
                 continue
@@ -235,6 +248,9 @@ class _Reader:
                 yield Part(name, kind, data, line, splitting, key, seems_utf8, namespaces)
             if doctype is not None:
                 return
+        if kind == "wikipedia" and b"<mediawiki" in head and ends_with_a_page(tail) and not ends_too_early(stream):
+            last_line = line + data.rstrip().count(b"\n")
+            self.notes.add("dump without an end; cut off?", f"{name}:{last_line}")
 
     def _long_records(self, data: bytes, name: str, first_line: int) -> Iterator[Part]:
         """JSON lines of which at least one is so long that its text is cut here, before a worker sees it."""
@@ -357,32 +373,11 @@ class _Joined:
         return self.start.read(size) or self.rest.read(size)
 
 
-def _is_spread(head: bytes) -> bool:
-    """Whether the first line that could hold a whole JSON record does not: the file may be pretty-printed."""
-    for line in head.split(b"\n")[:-1]:
-        if line.strip() not in (b"", b"["):
-            try:
-                json.loads(line.strip().rstrip(b","))
-            except (ValueError, RecursionError):
-                return True
-            return False
-    return False
-
-
 def _standard_input() -> int:
     try:
         return sys.stdin.fileno()
     except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file
         raise UserError("there is no standard input to read; name a file instead of -") from None
-
-
-def _is_tar_in_xz(head: bytes) -> bool:
-    if not head.startswith(b"\xfd7zXZ"):
-        return False
-    try:
-        return lzma.LZMADecompressor().decompress(head, 512)[257:262] == b"ustar"
-    except lzma.LZMAError:
-        return False
 
 
 def _docstrings_of(file: Path) -> list[str]:

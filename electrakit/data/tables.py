@@ -25,14 +25,22 @@ def parquet_values(file: Any, name: str, field: str, max_bytes: int, notes: Note
             what = f"parquet file with a dictionary of more than {MAX_DICTIONARY_BYTES:,} bytes; left out"
             notes.add(what, f"{name}: about {num_bytes:,}")
             return
-        for batch in table.iter_batches(_rows_at_a_time(table), columns=[field]):
-            for value in batch.column(0):
-                yield _as_text(value, max_bytes)
+        num_groups, num_rows = table.metadata.num_row_groups, _rows_at_a_time(table)
     except UserError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        what = f"damaged parquet file ({type(error).__name__}); what came before is kept"
-        notes.add(what, f"{name}: {in_short(error)}")
+        notes.add("damaged parquet file; left out", f"{name}: {in_short(error)}")
+        return
+    for number in range(num_groups):
+        try:
+            for batch in table.iter_batches(num_rows, row_groups=[number], columns=[field]):
+                for value in batch.column(0):
+                    yield _as_text(value, max_bytes)
+        except UserError:
+            raise
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            where = f"{name}: row group {number + 1} of {num_groups}: {in_short(error)}"
+            notes.add("damaged part of a parquet file; the rest of its row group is left out", where)
 
 
 def dataset_values(name: str, field: str) -> Iterator[Any]:

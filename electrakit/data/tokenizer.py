@@ -59,6 +59,13 @@ class TokenizerFiles:
         """Changes when any id in a row could change: a hash of vocabulary, rules and special tokens."""
         return xxhash.xxh3_128_hexdigest(f"{self.json}{sorted(self.special_ids.items())}".encode())
 
+    def for_length(self, length: int) -> "TokenizerFiles":
+        """The same, but transformers does not cut what it encodes at less than `length` tokens."""
+        longest = self.config.get("model_max_length")
+        if longest is None or longest >= length:
+            return self
+        return replace(self, config={**self.config, "model_max_length": length})
+
     def save(self, folder: Path) -> None:
         """Write what `AutoTokenizer.from_pretrained` opens; tokenizer.json comes last, and makes it a tokenizer."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -141,6 +148,10 @@ def load_tokenizer(name: str | Path) -> TokenizerFiles:
             return _from_vocabulary(text, config)
     except UserError:
         raise
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{str(path)!r} is not a vocabulary, nor text of any kind; name a folder, a tokenizer.json, a vocab.txt or a hub name"
+        ) from None
     except Exception as error:  # tokenizers raises plain Exception for a damaged file
         raise UserError(f"cannot read the tokenizer {str(path)!r}: {str(error)[:200]}") from None
     tokenizer.no_padding()

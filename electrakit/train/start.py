@@ -92,7 +92,9 @@ def load_existing(config: PretrainConfig) -> tuple[PretrainConfig, dict[str, nn.
 def load_network(place: str, head: Head, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
     """Our network with the weights of a transformers model, or that model in its adapter."""
     import transformers
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     try:
         theirs = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError) as error:
