@@ -3,7 +3,8 @@
 import os
 import random
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,14 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ek.prepare(
         [folder / "corpus.txt"], tokenizer=tokenizer, length=32, valid=0.1, out=folder / "shards", workers=1
     )
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    """What other tests compiled counts against a limit of recompilations: each test begins without it."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
 
 
 Tiny = Callable[..., PretrainConfig]

@@ -346,19 +346,19 @@ def test_nothing_waits_for_the_device_between_logs(tiny, monkeypatch):
     training = Training(config, None, Team(torch.device("cpu")))
     train_step(training)
     training.optimizer.step = lambda lr, is_finite: None  # type: ignore[method-assign]  # the CPU's looks at its number
-    training.feed.pieces(1)
+    pieces = training.feed.read(1)  # what the thread does is not waited for
+    training.feed.pieces = lambda step: pieces  # type: ignore[method-assign]
 
     def forbidden(*arguments: object, **settings: object) -> None:
         raise AssertionError("the device would be waited for")
 
-    monkeypatch.setattr(training.feed, "read", forbidden)  # what the thread does is not waited for
     for place, name in ((torch, "tensor"), (torch, "as_tensor"), (torch.Tensor, "item"), (torch.Tensor, "tolist")):
         monkeypatch.setattr(place, name, forbidden)
-    pieces = training.feed.next[1].result()  # type: ignore[index]
-    monkeypatch.setattr(training.feed, "pieces", lambda step: pieces)
-    train_step(training)
-    monkeypatch.undo()
-    training.close()
+    try:
+        train_step(training)
+    finally:
+        monkeypatch.undo()
+        training.close()
 
 
 # Other ways

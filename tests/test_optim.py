@@ -77,6 +77,7 @@ def test_twenty_steps_equal_plain_numpy(name, settings):
 
 
 def test_lamb_scales_without_decay_too():
+    @torch.no_grad()
     def moved(name: str) -> float:
         module, start = Two(), Two()
         with torch.no_grad():
