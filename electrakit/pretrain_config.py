@@ -347,7 +347,9 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         return value
     if get_origin(hint) is tuple:
         kinds = list(get_args(hint))
-        if kinds[-1] is Ellipsis and isinstance(value, list | tuple):
+        if kinds[-1] is Ellipsis:
+            if not isinstance(value, list | tuple):
+                raise UserError(f"{where} is {value!r}; it must be a list, such as [{value!r}]")
             return tuple(_read(kinds[0], one, where) for one in value)
         if not isinstance(value, list | tuple) or len(value) != len(kinds):
             raise UserError(f"{where} is {value!r}; it must be {len(kinds)} numbers")

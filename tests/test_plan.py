@@ -16,7 +16,7 @@ import pytest
 import electrakit as ek
 from electrakit.config import PrepareConfig
 from electrakit.data.files import Notes
-from electrakit.data.plan import make_plan
+from electrakit.data.plan import SECONDS_OF_A_COARSE_CLOCK, Source, make_plan
 from electrakit.data.sources import find_inputs
 from electrakit.data.tokenizer import load_tokenizer
 from electrakit.errors import UserError
@@ -199,6 +199,7 @@ main(sys.argv[2:])
 
 
 def test_sources_that_nobody_touched_are_not_read_again(folder):
+    time.sleep(SECONDS_OF_A_COARSE_CLOCK + 0.1)  # a file that was written just now is looked at again
     assert electra(folder, arguments()).returncode == 0
     config = PrepareConfig.of([folder / "corpus"], tokenizer=folder / "vocab.txt", out=folder / "out")
     tokenizer, inputs = load_tokenizer(config.tokenizer), find_inputs(config, Notes())
@@ -275,3 +276,15 @@ def test_a_finished_folder_that_is_damaged_is_an_error_with_the_way_out(tmp_path
         ek.prepare([tmp_path / "text.txt"], **settings)
     assert "run electra prepare again" in str(refusal.value)
     assert "finished already" not in capfd.readouterr().err
+
+
+def test_datasets_of_the_hub_are_known_by_their_whole_name():
+    one, other = (Source(f"hf:{owner}/wiki", None, None, None) for owner in ("first", "second"))
+    assert one.identity != other.identity
+
+
+def test_a_folder_of_books_is_more_than_a_place():
+    """A file named A___B.txt is a book there, and plain text elsewhere."""
+    book, text, moved = (Source(f"/{place}/A___B.txt", 5, "hash", None) for place in ("Gutenberg", "mine", "yours"))
+    assert book.identity != text.identity
+    assert text.identity == moved.identity

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import textwrap
 import time
+import zipfile
 from pathlib import Path
 
 import pyarrow
@@ -737,3 +738,49 @@ def resident_mb(process: int) -> int:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
     except (OSError, IndexError):
         return 0
+
+
+def five_texts() -> bytes:
+    return tar_of({f"{number}.txt": f"document {number}".encode() for number in range(5)})
+
+
+@pytest.mark.parametrize("damage", ["flipped", "zeroed", "cut between members", "cut in a header"])
+def test_a_damaged_header_in_a_tar_is_not_its_end(tmp_path, read_all, damage):
+    """tarfile ends quietly there: of an archive with five members, two would come out, and nobody would know."""
+    data, third = bytearray(five_texts()), 4 * 512
+    if damage == "flipped":
+        data[third + 3] ^= 1
+    elif damage == "zeroed":
+        data[third : third + 512] = bytes(512)
+    else:
+        data = data[: third + (100 if "in a" in damage else 0)]
+    (tmp_path / "a.tar").write_bytes(data)
+    documents, notes = read_all(tmp_path / "a.tar")
+    assert [document.lines for document in documents] == [["document 0"], ["document 1"]]
+    assert notes.counts, damage
+
+
+def test_a_second_tar_behind_the_first_is_named(tmp_path, read_all):
+    (tmp_path / "two.tar").write_bytes(five_texts() + five_texts())
+    documents, notes = read_all(tmp_path / "two.tar")
+    assert len(documents) == 5
+    assert notes.counts == {"archive goes on behind its end; left out": 1}
+    (tmp_path / "one.tar").write_bytes(five_texts() + bytes(100_000))
+    assert not read_all(tmp_path / "one.tar")[1].counts
+
+
+def test_a_cut_off_zip_of_zips_is_not_taken_for_the_last_zip_inside(tmp_path, read_all):
+    def zip_of(files: dict[str, bytes]) -> bytes:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:  # stored
+            for name, data in files.items():
+                archive.writestr(name, data)
+        return file.getvalue()
+
+    inner = {f"{number}.zip": zip_of({f"{number}.txt": f"book {number}".encode() + b"." * 100}) for number in range(6)}
+    whole = zip_of({"first.txt": b"the first", **inner})
+    (tmp_path / "cut.zip").write_bytes(whole[: len(whole) * 6 // 10])
+    documents, notes = read_all(tmp_path / "cut.zip")
+    found = " ".join(line for document in documents for line in document.lines)
+    assert "the first" in found and "book 0" in found and "book 1" in found
+    assert notes.counts

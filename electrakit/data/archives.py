@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from electrakit.data.files import DAMAGE, Allowance, Decompressed, Guarded, Notes, buffered, ends_too_early, in_short
 from electrakit.errors import UserError
@@ -22,7 +22,7 @@ def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[
     source = _WithShortHeaders(stream)
     guarded: Guarded | None = None
     try:
-        with tarfile.open(fileobj=source, mode="r|") as archive:  # type: ignore[call-overload]  # it only reads
+        with tarfile.open(fileobj=source, mode="r|", tarinfo=_Header) as archive:  # type: ignore[call-overload]  # it only reads
             while (member := archive.next()) is not None:
                 archive.members = []  # it remembers them all, and there may be millions
                 source.num_allowed = None
@@ -40,12 +40,30 @@ def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[
                         pass
                     num_to_skip = 0
                 source.num_allowed = num_to_skip + MAX_HEADER_BYTES
+            source.num_allowed = None
+            while rest := archive.fileobj.read(2**20):
+                if rest.strip(b"\0"):
+                    notes.add("archive goes on behind its end; left out", name)
+                    break
     except UserError:
         raise
     except DAMAGE as error:
         is_noted = ends_too_early(stream) or (guarded is not None and guarded.is_over)
         if not is_noted:
             notes.add("damaged archive; what came before is kept", f"{name}: {in_short(error)}")
+
+
+class _Header(tarfile.TarInfo):
+    """tarfile takes a header that it cannot read for the end of the archive, unless it is the first one."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # a block of zeros: the end
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error) or "a header is damaged") from None
 
 
 class _TarMember:
@@ -88,6 +106,8 @@ def zip_members(
     """
     try:
         archive = zipfile.ZipFile(file)
+        if min((one.header_offset for one in archive.infolist()), default=0):
+            raise zipfile.BadZipFile("the directory at its end is that of an archive inside it")
     except UserError:
         raise
     except (*DAMAGE, NotImplementedError) as error:
@@ -193,7 +213,7 @@ class _ZipMember:
         while not data and not self.is_over:
             chunk = self.waiting or self._chunk()
             if self.deflated is None:
-                data, self.is_over = chunk, not chunk
+                data, self.waiting, self.is_over = chunk[:size], chunk[size:], not chunk
             else:
                 data = self.deflated.decompress(chunk, size)
                 self.waiting = self.deflated.unconsumed_tail

@@ -4,6 +4,7 @@ Python's own readers take a stream whose first bytes are damaged for garbage beh
 """
 
 import bz2
+import functools
 import gzip
 import io
 import lzma
@@ -180,7 +181,7 @@ FORMATS = (
     Format(
         "xz",
         re.compile(rb"\xfd7zXZ\x00\x00[\x00\x01\x04\x0a]"),
-        lzma.LZMADecompressor,
+        functools.partial(lzma.LZMADecompressor, memlimit=2**28),  # xz -9 needs 65 MB; a header may ask for 4 GB
         can_be_found=True,
         may_be_padded=True,
     ),

@@ -42,7 +42,7 @@ AGREED_VERSIONS = {("0.1.4", "0.23.3")}  # of tokie and tokenizers: others were 
 # Of each call, so that the number of workers does not decide what is audited. tokenizers is about 20 times slower, so
 # one line in 1,000 costs 2 %.
 AUDIT_FIRST, AUDIT_EVERY = 4, 1000
-MAX_KNOWN_CHARS = 1 << 22  # of the words whose ids are remembered: about 100 MB at the very most
+MAX_KNOWN_BYTES = 100_000_000  # of the words whose ids are remembered, about
 BLOCK_CHARS = 1 << 21  # what is looked at and encoded at once: bounds the memory of a long document
 SLOW_BATCH_CHARS = 1 << 18  # an Encoding takes over 100 bytes per token: bounds the slow path's memory
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -143,12 +143,12 @@ class Words:
         self.numbers: dict[str, int] = {}  # word -> its place in `ends`
         self.ids = np.empty(0, np.uint32)  # of all words, one after the other
         self.ends = np.empty(0, np.int64)
-        self.num_chars = 0
+        self.num_bytes = 0
 
     def encode(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
         words_of_lines = [line.split(" ") for line in lines]
         words = list(chain.from_iterable(words_of_lines))
-        if self.num_chars > MAX_KNOWN_CHARS:
+        if self.num_bytes > MAX_KNOWN_BYTES:
             self.forget()
         self._learn([word for word in dict.fromkeys(words) if word not in self.numbers])
         numbers = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
@@ -164,7 +164,7 @@ class Words:
         self.numbers.update(zip(words, range(len(self.ends), len(self.ends) + len(words)), strict=True))
         self.ends = np.concatenate([self.ends, len(self.ids) + counts.cumsum()])
         self.ids = np.concatenate([self.ids, ids])
-        self.num_chars += sum(map(len, words))
+        self.num_bytes += 160 * len(words) + sum(map(len, words)) + 4 * len(ids)  # an entry of a dict, measured
 
 
 def is_by_word(settings: dict[str, Any]) -> bool:

@@ -5,6 +5,7 @@ times and inode as then is not hashed again; one that was touched, copied or mov
 """
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from electrakit.errors import UserError
 from electrakit.progress import progress
 
 SOURCES = "sources.jsonl"
+SECONDS_OF_A_COARSE_CLOCK = 2.0
 BYTES_WORTH_A_BAR = 2**30  # hashing runs at the speed of the disk: below this it takes a moment
 
 
@@ -34,8 +36,12 @@ class Source:
 
     @property
     def identity(self) -> list[Any]:
-        """What must agree for the same shards. A file's own name can decide its kind; where it lies does not matter."""
-        return [Path(self.name).name, self.bytes, self.xxh3_128]
+        """What must agree for the same shards. A file's own name can decide its kind, and so can a folder of books; where else it
+        lies does not matter. What has no content that could be compared is known by its whole name."""
+        if self.xxh3_128 is None:
+            return [self.name, self.bytes, None]
+        is_among_books = "gutenberg" in str(Path(self.name).parent).lower()
+        return [Path(self.name).name, self.bytes, self.xxh3_128, is_among_books]
 
 
 @dataclass(frozen=True)
@@ -150,34 +156,41 @@ def _look_at(inputs: list[Input], known: Known) -> list[Source]:
         for one, stamp, is_read in zip(inputs, stamps, to_read, strict=True):
             digest = _hash(one, add) if is_read or stamp is None else known[tuple(stamp)]
             name = one.name if one.path is None else str(Path(one.path).absolute())
-            sources.append(Source(name, stamp[0] if stamp else one.num_bytes, digest, stamp))
+            sources.append(Source(name, one.num_bytes, digest, stamp))
     return sources
 
 
 def _stamp(one: Input) -> list[int] | None:
-    """What changes when a file is written, touched or replaced; nobody can set the time of its last change."""
+    """What changes when a file is written, touched or replaced. One that was changed just now says nothing yet: with a coarse
+    clock, a second change could bear the same time."""
     if one.path is None or _can_be_read_only_once(one):
         return None
     try:
         status = Path(one.path).stat()
     except OSError:
         return None
+    if time.time() - max(status.st_ctime, status.st_mtime) < SECONDS_OF_A_COARSE_CLOCK:
+        return None
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
 def _hash(one: Input, add: Callable[[int], None]) -> str | None:
     """Of every byte of a source that can be read more than once: a file, a builtin corpus, a dataset's folder."""
+    names = ""
     if one.name == "builtin:python":
         paths = docstrings.python_files()
     elif one.path is None and one.name.startswith("hf:"):
         folder = Path(one.name.removeprefix("hf:").partition(":")[0])
         paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+        names = "".join(path.relative_to(folder).as_posix() + "\n" for path in paths)  # they decide the split
     elif one.path is None or _can_be_read_only_once(one):
         paths = []
     else:
         paths = [Path(one.path)]
     found = [digest for digest in (_hash_of_file(path, add) for path in paths) if digest]
-    return found[0] if len(found) == 1 else xxhash.xxh3_128_hexdigest("".join(found).encode()) if found else None
+    if len(found) == 1 and not names:
+        return found[0]
+    return xxhash.xxh3_128_hexdigest((names + "".join(found)).encode()) if found else None
 
 
 def _hash_of_file(path: Path, add: Callable[[int], None]) -> str | None:

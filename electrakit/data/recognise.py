@@ -66,7 +66,7 @@ def is_tar_in_xz(head: bytes) -> bool:
     if not head.startswith(b"\xfd7zXZ"):
         return False
     try:
-        return lzma.LZMADecompressor().decompress(head, 512)[257:262] == b"ustar"
+        return lzma.LZMADecompressor(memlimit=2**28).decompress(head, 512)[257:262] == b"ustar"
     except lzma.LZMAError:
         return False
 

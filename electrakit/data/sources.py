@@ -259,16 +259,18 @@ class _Reader:
                 yield Part(name, "jsonl", line, number, is_utf8=is_utf8(line))
                 continue
             try:
-                record = json.loads(line)
-                text = record[self.config.field].encode("utf-8", "surrogatepass")
+                loaded = json.loads(line.decode("utf-8", "surrogateescape").strip().rstrip(","))
+                records = loaded if isinstance(loaded, list) else [loaded]
+                texts = [record[self.config.field].encode("utf-8", "surrogatepass") for record in records]
             except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
                 self.notes.add(
                     f"record longer than {MAX_RECORD_BYTES:,} bytes and not as it should be; left out",
                     f"{name}:{number}",
                 )
                 continue
-            del record
-            yield from self._long_text(memoryview(text), name, number)
+            del loaded, records
+            for text in texts:
+                yield from self._long_text(memoryview(text), name, number)
 
     def _with_a_record_on_each_line(self, stream: io.BufferedReader, name: str) -> io.BufferedReader:
         """One JSON value over many lines, an object or a list of them, as JSON lines; what is none stays as it is."""

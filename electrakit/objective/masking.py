@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.errors import UserError
-from electrakit.model.adapt import vocab_size_of as vocab_size_of
 from electrakit.objective import corrupt
 from electrakit.objective.corrupt import SpecialTokens
 from electrakit.objective.randomness import Draws, draw, fresh_keys
