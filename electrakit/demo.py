@@ -42,7 +42,7 @@ FIGURES = {
     "mlm_loss": "generator: loss",
     "gen_acc": "generator: share of masked words guessed",
     "disc_loss": "discriminator: loss",
-    "disc_auc": "discriminator: AUC (0.5 is chance)",
+    "disc_auc": "discriminator: AUC (0.5 is chance), samples at temperature 2",
 }
 
 

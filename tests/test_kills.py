@@ -1,11 +1,13 @@
 """Runs that are killed without warning, by real processes: what they leave is the same as if nothing had happened."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from test_loop import assert_same
 
 from electrakit import pretrain
@@ -40,6 +42,22 @@ def test_killed_at_every_write_of_a_save_the_run_ends_with_the_same_bits(tiny, t
     run = pretrain(tiny("killed", **settings))
     assert_same(run, pretrain(tiny("whole", **settings)))
     assert {path.name for path in (run.path / "checkpoints").iterdir()} == {"step_0000003"}  # no half folder is left
+
+
+def test_a_kill_right_after_the_last_save_loses_no_validation(tiny):
+    """The last step is due for a checkpoint and not for a validation."""
+    settings = {"steps": 6, "save_every": 3, "valid_every": 100}
+    config = tiny("killed", **settings)
+    pid = os.fork()
+    if not pid:
+        torch.set_num_threads(1)
+        pretrain(config, on_checkpoint=lambda path: os.kill(os.getpid(), 9) if path.name.endswith("6") else None)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -9
+    run = pretrain(config)
+    assert_same(run, pretrain(tiny("whole", **settings)))
+    assert [line["step"] for line in run.metrics("valid")] == [0, 6]
+    assert run.best_checkpoint == run.checkpoint
 
 
 def test_a_full_disk_is_told_and_leaves_earlier_checkpoints_alone(tiny, tmp_path):

@@ -16,7 +16,7 @@ import pytest
 import electrakit as ek
 from electrakit.config import PrepareConfig
 from electrakit.data.files import Notes
-from electrakit.data.plan import SECONDS_OF_A_COARSE_CLOCK, Source, make_plan
+from electrakit.data.plan import Source, make_plan
 from electrakit.data.sources import find_inputs
 from electrakit.data.tokenizer import load_tokenizer
 from electrakit.errors import UserError
@@ -199,7 +199,6 @@ main(sys.argv[2:])
 
 
 def test_sources_that_nobody_touched_are_not_read_again(folder):
-    time.sleep(SECONDS_OF_A_COARSE_CLOCK + 0.1)  # a file that was written just now is looked at again
     assert electra(folder, arguments()).returncode == 0
     config = PrepareConfig.of([folder / "corpus"], tokenizer=folder / "vocab.txt", out=folder / "out")
     tokenizer, inputs = load_tokenizer(config.tokenizer), find_inputs(config, Notes())

@@ -5,7 +5,6 @@ times and inode as then is not hashed again; one that was touched, copied or mov
 """
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from electrakit.errors import UserError
 from electrakit.progress import progress
 
 SOURCES = "sources.jsonl"
-SECONDS_OF_A_COARSE_CLOCK = 2.0
 BYTES_WORTH_A_BAR = 2**30  # hashing runs at the speed of the disk: below this it takes a moment
 
 
@@ -156,20 +154,17 @@ def _look_at(inputs: list[Input], known: Known) -> list[Source]:
         for one, stamp, is_read in zip(inputs, stamps, to_read, strict=True):
             digest = _hash(one, add) if is_read or stamp is None else known[tuple(stamp)]
             name = one.name if one.path is None else str(Path(one.path).absolute())
-            sources.append(Source(name, one.num_bytes, digest, stamp))
+            sources.append(Source(name, stamp[0] if stamp else one.num_bytes, digest, stamp))
     return sources
 
 
 def _stamp(one: Input) -> list[int] | None:
-    """What changes when a file is written, touched or replaced. One that was changed just now says nothing yet: with a coarse
-    clock, a second change could bear the same time."""
+    """What changes when a file is written, touched or replaced; nobody can set the time of its last change."""
     if one.path is None or _can_be_read_only_once(one):
         return None
     try:
         status = Path(one.path).stat()
     except OSError:
-        return None
-    if time.time() - max(status.st_ctime, status.st_mtime) < SECONDS_OF_A_COARSE_CLOCK:
         return None
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 

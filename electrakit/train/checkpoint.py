@@ -50,6 +50,8 @@ class Progress:
     """How often the run went back to a checkpoint, after too many of these."""
     spent_budget: float | None = None
     """Seconds of a time budget that is used up."""
+    last_validated: int | None = None
+    """Step of the last validation."""
     best_step: int | None = None
     best_loss: float | None = None
     """The lowest loss on the valid split."""

@@ -73,13 +73,16 @@ def train(training: Training, interrupts: Interrupts, stop_after: int | None) ->
             continue
         if training.is_due(config.log_every):
             training.write_log()
-        is_best = training.is_due(config.valid_every) and training.validate()
+        is_last = training.progress.step == config.steps and config.budget is None  # validated before it is saved
+        is_best = (is_last or training.is_due(config.valid_every)) and training.validate()
         if is_best or training.is_due(config.save_every) or training.progress.step in config.milestones:
             training.save()
     if training.is_over and training.last_validated != training.progress.step:
         training.validate()
     if training.last_saved != training.progress.step:
         training.save()
+    how = "complete" if training.is_over else "stopped; start the same command again to go on"
+    training.log.say(f"{training.path}: {how} at step {training.progress.step:,}, saved in {training.last_path}")
 
 
 def is_reached(step: int, limit: int | None) -> bool:

@@ -85,4 +85,5 @@ def print_oddness(showcase: Showcase, texts: list[str], console: Console) -> Non
             style = "bold white on red" if token.score == most else "yellow" if token.score > most / 2 else ""
             joined = token.token.startswith("##")
             line.append("" if joined else " ").append(token.token.removeprefix("##"), style=style)
-        console.print(line.append(f"   {most:.0%}", style="dim"), soft_wrap=True)
+        oddest = next(token for token in tokens if token.score == most)
+        console.print(line.append(f"   {oddest.token} {most:.0%}", style="dim"), soft_wrap=True)

@@ -120,7 +120,9 @@ class Training:
         self.log.go_on_from(None if checkpoint is None else self.progress.step)
         if checkpoint is not None:
             self.log.say(f"Going on from {checkpoint}.")
-        self.last_saved = self.last_validated = None if checkpoint is None else self.progress.step
+        self.last_saved = None if checkpoint is None else self.progress.step
+        self.last_validated = self.progress.last_validated
+        self.last_path = checkpoint
         self.started = time.monotonic() - self.progress.seconds
         self.first_step = self.last_timed_step = self.progress.step
         self.began_at = self.timed_from = time.monotonic()
@@ -182,7 +184,7 @@ class Training:
         """Measure the objective on the valid split; whether it is the best so far."""
         with self.outside_of_training("validate"), self.precision:
             figures = self.validation(self.objective)
-        self.last_validated = self.progress.step
+        self.last_validated = self.progress.last_validated = self.progress.step
         if not figures:
             if self.progress.step == 0:
                 self.log.say(
@@ -192,7 +194,7 @@ class Training:
         self.log.write("valid", self.progress.step, figures)
         best = self.progress.best_loss
         is_best = math.isfinite(figures["loss"]) and (best is None or figures["loss"] < best)
-        if is_best:
+        if is_best and self.progress.step > 0:  # there is no checkpoint of the beginning
             self.progress.best_step, self.progress.best_loss = self.progress.step, figures["loss"]
         return is_best and self.progress.step > 0
 
@@ -205,7 +207,7 @@ class Training:
         with self.outside_of_training("save"):
             self.log.sync()
             path = self.checkpoints.save(self.progress, self.objective, self.optimizer, self.tokenizer, self.team)
-        self.last_saved = self.progress.step
+        self.last_saved, self.last_path = self.progress.step, path
         with self.outside_of_training("tell"):
             if self.team.is_first:
                 self.tell(path)
