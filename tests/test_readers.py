@@ -145,17 +145,11 @@ def test_a_book_is_a_book_by_its_relative_name_too(read_all, tmp_path, monkeypat
     assert len(read_all("A___B.txt")[0]) == len(read_all(tmp_path / "gutenberg/A___B.txt")[0]) == 1
 
 
-@pytest.mark.parametrize("header", [header for header in HEADERS if "START OF" in header])
-@pytest.mark.parametrize("length", [100, 30_000])
-def test_the_end_that_belongs_to_a_start_needs_no_other_word_of_theirs(header, length):
-    text = f"{header}{BODY}\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\n{'Terms of use. ' * (length // 14)}"
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_line_that_says_it_is_the_end_is_the_end_if_little_follows(header):
+    text = f"{header}{BODY}\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\nProduced by volunteers.\n"
     start, end = book_within(text)
     assert text[start:end].strip() == BODY
-
-
-def test_a_line_that_says_it_is_the_end_is_the_end_if_little_follows():
-    text = f"{BODY}\n\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\nProduced by volunteers.\n"
-    assert text[: book_within(text)[1]].strip() == BODY
 
 
 @pytest.mark.parametrize("header", HEADERS)
@@ -172,8 +166,6 @@ def test_a_line_that_says_it_is_the_end_is_the_end_if_little_follows():
 def test_a_book_that_quotes_such_a_line_keeps_its_text(header, footer, quote):
     story = "The story went on. " * 300
     body = f"{BODY}\n\n{story}\n\nHe read aloud:\n\n{quote}\n\nand closed the file.\n\n{story}"
-    if "START OF" in header and "END OF" in quote and not footer:
-        pytest.skip("a START line and no other END line: this one belongs to it")
     start, end = book_within(header + body + footer)
     assert (header + body + footer)[start:end].strip() == body.strip()
 

@@ -93,7 +93,7 @@ def book_within(text: str) -> tuple[int, int]:
 
     A line of stars is only taken for one of theirs if nothing stands before the first (behind the last) of them, or
     something that speaks of Gutenberg: books about such files exist, and quote them. The last END line is also theirs
-    if little stands behind it, or if the book has their START line.
+    if little stands behind it.
     """
     end = len(text)
     if (
@@ -102,7 +102,7 @@ def book_within(text: str) -> tuple[int, int]:
     ):
         return 0, end
     footers = list(_FOOTER.finditer(text, max(0, end - _MAX_FOOTER)))
-    if footers and (_is_theirs(text[footers[-1].end() :][:4000]) or _is_their_end(text, footers[-1])):
+    if footers and (_is_theirs(text[footers[-1].end() :][:4000]) or _is_near_the_end(text, footers[-1])):
         end = footers[-1].start()
         # "End of the Project Gutenberg EBook of ..." stands before the line of stars
         if len(footers) > 1 and not text[footers[-2].end() : end].strip():
@@ -115,12 +115,8 @@ def book_within(text: str) -> tuple[int, int]:
     return start, end
 
 
-def _is_their_end(text: str, footer: re.Match[str]) -> bool:
-    if not footer[0].startswith("*"):
-        return False
-    header = _HEADER.search(text, 0, min(footer.start(), _MAX_HEADER))
-    is_paired = header is not None and _is_theirs(text[: header.start()][:4000])
-    return is_paired or len(text) - footer.end() < _SHORT_FOOTER
+def _is_near_the_end(text: str, footer: re.Match[str]) -> bool:
+    return footer[0].startswith("*") and len(text) - footer.end() < _SHORT_FOOTER
 
 
 def _is_theirs(text: str) -> bool:
