@@ -7,19 +7,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Annotated, Any
 
-import tyro
-
-from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, PretrainArguments, ShowConfig, TokenizerConfig
 from electrakit.errors import UserError
+from electrakit.train.signals import Interrupts
 
-Verb = (
-    Annotated[DemoConfig, tyro.conf.subcommand("demo")]
-    | Annotated[TokenizerConfig, tyro.conf.subcommand("tokenizer")]
-    | Annotated[PrepareConfig, tyro.conf.subcommand("prepare")]
-    | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
-    | Annotated[ShowConfig, tyro.conf.subcommand("show")]
-    | Annotated[PretrainArguments, tyro.conf.subcommand("pretrain")]
-)
+# What takes longer to load is imported where it is used: signals are listened for before that.
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,24 +19,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Exit code 0: done; 1: the doctor found something serious; 2: something for the user to mend; 75: training was asked to stop, and
     goes on when the same command is given again.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave tidily, as for Ctrl-C
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if arguments[:1] == ["pretrain"]:
+            sys.exit(_pretrain(arguments[1:]))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave tidily, as for Ctrl-C
         if arguments[:1] == ["show"]:  # what may follow depends on the preset
             from electrakit.show import show
 
             show(arguments[1:])
             sys.exit(0)
-        if arguments[:1] == ["pretrain"]:
-            sys.exit(_pretrain(arguments[1:]))
-        config = tyro.cli(
-            Verb,
-            prog="electra",
-            description="Pretrain ELECTRA text encoders: text -> tokenizer -> shards -> pretraining -> a transformers model.",
-            args=arguments,
-            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes, tyro.conf.HelptextFromCommentsOff),
-        )
-        sys.exit(_run(config))
+        sys.exit(_run(_parse(arguments)))
     except UserError as error:
         print(f"electra: {error}", file=sys.stderr)
         sys.exit(2)
@@ -61,18 +45,58 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _pretrain(arguments: Sequence[str]) -> int:
-    from electrakit.arguments import config_from_arguments
+    """From the first moment to the last, a signal is no reason to be gone without saying how to go on."""
+    interrupts = Interrupts().__enter__()
+    try:
+        from electrakit.arguments import config_from_arguments
 
-    _, config = config_from_arguments(arguments, verb="pretrain")
-    import electrakit
+        _, config = config_from_arguments(arguments, verb="pretrain")
+        from electrakit import pretrain
 
-    is_complete = electrakit.pretrain(config).is_complete
-    # torchrun knows success and failure only, and after a failure starts us again: having stopped as asked is no failure
-    return 0 if is_complete or "TORCHELASTIC_RUN_ID" in os.environ else 75
+        # torchrun knows success and failure only, and after a failure starts us again: having stopped as asked is no failure.
+        # There the team decides together that it stops.
+        is_in_team = "TORCHELASTIC_RUN_ID" in os.environ
+        if interrupts.is_asked and not is_in_team:
+            print("electra: stopped before the run was opened; start the same command again", file=sys.stderr)
+            return 75
+        is_complete = pretrain(config, interrupts=interrupts).is_complete
+        return 0 if is_complete or is_in_team else 75
+    finally:
+        interrupts.ignore()
+
+
+def _parse(arguments: Sequence[str]) -> Any:
+    import tyro
+
+    from electrakit.config import (
+        DemoConfig,
+        DoctorConfig,
+        PrepareConfig,
+        PretrainArguments,
+        ShowConfig,
+        TokenizerConfig,
+    )
+
+    verb = (
+        Annotated[DemoConfig, tyro.conf.subcommand("demo")]
+        | Annotated[TokenizerConfig, tyro.conf.subcommand("tokenizer")]
+        | Annotated[PrepareConfig, tyro.conf.subcommand("prepare")]
+        | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
+        | Annotated[ShowConfig, tyro.conf.subcommand("show")]
+        | Annotated[PretrainArguments, tyro.conf.subcommand("pretrain")]
+    )
+    return tyro.cli(
+        verb,
+        prog="electra",
+        description="Pretrain ELECTRA text encoders: text -> tokenizer -> shards -> pretraining -> a transformers model.",
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes, tyro.conf.HelptextFromCommentsOff),
+    )
 
 
 def _run(config: Any) -> int:
     import electrakit
+    from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, TokenizerConfig
 
     settings = {entry.name: getattr(config, entry.name) for entry in fields(config)}
     if isinstance(config, DemoConfig):

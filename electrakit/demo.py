@@ -15,7 +15,7 @@ from electrakit.doctor import examine, print_findings
 from electrakit.errors import UserError
 from electrakit.train.loop import pretrain
 from electrakit.train.run_folder import Run
-from electrakit.train.showcase import Showcase, print_guesses, print_oddness
+from electrakit.train.showcase import Showcase, Swap, print_guesses, print_swaps
 
 CORPUS = "builtin:python"
 VOCAB_SIZE = 8_000
@@ -33,10 +33,12 @@ MASKED = [
     "The default [MASK] is used if none is given.",
     "This function returns a list of [MASK].",
 ]
-ODD = [
-    "return the name of the banana as a string .",
-    "the value must be between 0 and purple .",
-    "raise an error if the file does not sing .",
+SWAPS = [
+    Swap("return the name of the {} as a string .", right="file", odd="banana"),
+    Swap("the value must be between 0 and {} .", right="1", odd="purple"),
+    Swap("raise an error if the file does not {} .", right="exist", odd="sing"),
+    Swap("if the list is {} , nothing is done .", right="empty", odd="married"),
+    Swap("this function returns a {} of strings .", right="list", odd="winter"),
 ]
 FIGURES = {
     "mlm_loss": "generator: loss",
@@ -83,8 +85,11 @@ def demo(config: DemoConfig) -> None:
     showcase = Showcase(run.checkpoint)
     console.print("The [bold green]generator's[/] best guesses for a masked word:")
     print_guesses(showcase, MASKED, console)
-    console.print("What the discriminator finds most out of place, [bold white on red] so [/], and how sure it is:")
-    print_oddness(showcase, ODD, console)
+    console.print(
+        "How likely the discriminator thinks that a word was replaced: "
+        "an [bold magenta]odd[/] one, and below it the [bold cyan]right[/] one:"
+    )
+    print_swaps(showcase, SWAPS, console)
 
     console.print(Rule("made", align="left"))
     made = {

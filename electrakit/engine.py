@@ -145,9 +145,8 @@ class Workers:
 
 def _serve(connection: Connection) -> None:
     """A worker's life: take tasks ahead in a thread, do one after the other, until the other side closes."""
-    gc.set_threshold(
-        200_000
-    )  # a piece is a hundred thousand small strings: looking through them again and again is slow
+    # A piece is a hundred thousand small strings: looking through them again and again is slow.
+    gc.set_threshold(200_000)
     tasks: queue.Queue[Any] = queue.Queue()
 
     def receive() -> None:
@@ -161,9 +160,8 @@ def _serve(connection: Connection) -> None:
     while True:
         ticket, task = tasks.get()
         try:
-            function, item = pickle.loads(
-                task
-            )  # here, not while receiving: what cannot be loaded is this task's failure
+            # Here, not while receiving: what cannot be loaded is this task's failure.
+            function, item = pickle.loads(task)
             answer = ticket, True, function(item)
         except UserError as error:
             answer = ticket, False, error

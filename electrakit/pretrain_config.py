@@ -1,23 +1,21 @@
 """The settings of a pretraining run: frozen dataclasses, JSON in and out. Nothing here needs torch."""
 
-import difflib
 import json
 import re
-import types
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from math import isfinite
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from electrakit.errors import UserError
 from electrakit.network_config import NetworkConfig
+from electrakit.values import change_fields, read_value
 
 Share = Literal["nothing", "embeddings", "encoder"]
 Kind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]
 Optimizer = Literal["official_adam", "adamw", "lamb", "muon"]
 Schedule = Literal["official", "linear", "cosine", "cosine_restarts", "constant"]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16"]
 
 DISC_WEIGHTS = {"electra": 50.0, "replace_mlm": 1.0, "all_tokens_mlm": 7.0}
 """Of the discriminator's loss beside the generator's, by kind of objective. The first is the paper's; it gives none for the others."""
@@ -140,12 +138,14 @@ class PretrainConfig:
     """What is learned."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """How weights are changed."""
-    precision: Precision = "fp32"
-    """Of the matrix products. Weights and optimizer are always in fp32."""
+    precision: Precision = "auto"
+    """Of the matrix products: bf16 where the machine has instructions for it, else fp32. Weights and optimizer are always in fp32."""
     deterministic: bool = False
     """On a GPU: only operations that give the same bits each time, some of them slower. On a CPU all are."""
     compile: bool = False
-    """Compile the step: a minute at the start, faster after it."""
+    """Compile the step: minutes at the start, faster after it. On a GPU, long runs do so by themselves; a CPU has kernels instead."""
+    plain: bool = False
+    """Switch off what makes a run fast: kernels, compiler, bf16. For comparison."""
     log_every: int = 100
     """Steps between two lines of the log."""
     valid_every: int = 5_000
@@ -273,7 +273,7 @@ def override(config: PretrainConfig, *changes: Mapping[str, Any]) -> PretrainCon
             for name in config.networks:
                 if isinstance(given := nested.get(name, {}), Mapping):
                     nested[name] = {"vocab_size": change["vocab_size"], **given}
-        config = _change(config, nested, "")
+        config = change_fields(config, nested)
     return config
 
 
@@ -293,16 +293,15 @@ def to_json(config: PretrainConfig) -> dict[str, Any]:
 
 def from_json(values: Mapping[str, Any]) -> PretrainConfig:
     """What `to_json` gave: every key must be there, and no other."""
-    return _read(PretrainConfig, values, "")
+    return read_value(PretrainConfig, values)
 
 
 def load_config(path: str | Path) -> PretrainConfig:
     """Read a config.json."""
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
-        return from_json(
-            values.get("settings", values) if isinstance(values, dict) else values
-        )  # that of a run has more in it
+        # The config.json of a run has more in it.
+        return from_json(values.get("settings", values) if isinstance(values, dict) else values)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except json.JSONDecodeError as error:
@@ -316,87 +315,7 @@ def save_config(config: PretrainConfig, path: str | Path) -> None:
     Path(path).write_text(json.dumps(to_json(config), indent=2) + "\n", encoding="utf-8")
 
 
-# Values, checked against the annotation of their field
-
-
-def _change(config: Any, changes: Mapping[str, Any], where: str) -> Any:
-    """A dataclass with some of its fields changed."""
-    hints = _hints_for(type(config), changes, where)
-    values = {}
-    for name, value in changes.items():
-        old = getattr(config, name)
-        is_part = is_dataclass(old) and isinstance(value, Mapping)
-        values[name] = (
-            _change(old, value, f"{where}{name}.") if is_part else _read(hints[name], value, f"{where}{name}")
-        )
-    return _make(lambda: replace(config, **values), where)
-
-
-def _read(hint: Any, value: Any, where: str) -> Any:
-    """The value as its annotation wants it, or an error that names the field."""
-    if get_origin(hint) in (Union, types.UnionType):
-        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
-        if isinstance(value, str) and value.lower() == "none" and kinds[0] not in (str, Path):
-            raise UserError(f"{where} is {value!r}; to have none, write {where.split('.')[-1]}=None, not a string")
-        return None if value is None else _read(kinds[0], value, where)
-    if is_dataclass(hint) and isinstance(hint, type):
-        return _read_dataclass(hint, value, where)
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise UserError(f"{where} is {value!r}; choose one of {', '.join(get_args(hint))}")
-        return value
-    if get_origin(hint) is tuple:
-        kinds = list(get_args(hint))
-        if kinds[-1] is Ellipsis:
-            if not isinstance(value, list | tuple):
-                raise UserError(f"{where} is {value!r}; it must be a list, such as [{value!r}]")
-            return tuple(_read(kinds[0], one, where) for one in value)
-        if not isinstance(value, list | tuple) or len(value) != len(kinds):
-            raise UserError(f"{where} is {value!r}; it must be {len(kinds)} numbers")
-        return tuple(_read(kind, one, where) for kind, one in zip(kinds, value, strict=True))
-    if hint is Path and isinstance(value, str | Path):
-        return Path(value)
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
-        return float(value)
-    if hint in (bool, int, str) and type(value) is hint:
-        return value
-    wanted = {str: "a string", Path: "a path", float: "a number", bool: "true or false", int: "a whole number"}[hint]
-    raise UserError(f"{where} is {value!r}; it must be {wanted}")
-
-
-def _read_dataclass(cls: type, value: Any, where: str) -> Any:
-    if isinstance(value, cls):
-        return value
-    prefix = f"{where}." if where else ""
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where or 'the config'} is {value!r}; it must be an object with {', '.join(_names(cls))}")
-    hints = _hints_for(cls, value, prefix)
-    if missing := [name for name in hints if name not in value]:
-        raise UserError(f"{prefix}{missing[0]} is missing; add it, or start from a preset")
-    values = {name: _read(hint, value[name], f"{prefix}{name}") for name, hint in hints.items()}
-    return _make(lambda: cls(**values), prefix)
-
-
-def _hints_for(cls: type, names: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    for name in names:
-        if name not in _names(cls):
-            close = difflib.get_close_matches(name, _names(cls), n=1)
-            hint = f"did you mean {prefix}{close[0]}?" if close else f"there are {', '.join(_names(cls))}"
-            raise UserError(f"unknown setting {prefix}{name}; {hint}")
-    return get_type_hints(cls)
-
-
-def _make(construct: Any, prefix: str) -> Any:
-    """Networks do not know which of the two they are: their errors are told apart here."""
-    try:
-        return construct()
-    except UserError as error:
-        is_network = prefix.startswith(("generator.", "discriminator."))
-        raise UserError(f"{prefix[:-1]}: {error}" if is_network else str(error)) from None
-
-
-def _names(cls: type) -> list[str]:
-    return [entry.name for entry in fields(cls)]
+# Checks
 
 
 def _check_positive(config: Any, *names: str) -> None:

@@ -15,20 +15,30 @@
 run=$1
 shift
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # without it, a restart after a killed worker may hang
+started=$(mktemp)
+
+is_asked=
+trap 'is_asked=1; was_told=1; kill -USR1 $training' USR1
 
 torchrun --standalone --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" --max-restarts 3 \
     --signals-to-handle SIGTERM,SIGINT,SIGUSR1 --shutdown-timeout 100 \
     -m -- electrakit pretrain "$@" --run "$run" &
 training=$!
 
-is_asked=
-trap 'is_asked=1; kill -USR1 $training' USR1
-while kill -0 $training 2>/dev/null; do
+was_told=1
+while [ -n "$was_told" ]; do
+    was_told=
     wait $training # ends with a signal to us, too: then the training is still saving
     code=$?
 done
 
-if [ -n "$is_asked" ] && grep -q '"is_complete": false' "$run/status.json"; then
+# Complete is what this job's own status says; without one, the job was cut before the run was opened.
+status=$run/status.json
+if [ "$status" -nt "$started" ] && grep -q '"is_complete": true' "$status"; then
+    is_complete=1
+fi
+rm "$started"
+if [ -n "$is_asked" ] && [ -z "$is_complete" ]; then
     scontrol requeue "$SLURM_JOB_ID"
     exit 0
 fi

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import safetensors.torch
 import torch
 import transformers.models.electra.modeling_electra  # noqa: F401  # loaded once, here
 
@@ -55,30 +56,45 @@ def kill_at_random_moments(config: PretrainConfig, num_kills: int) -> None:
 
 
 def kill_at_every_write(config: PretrainConfig) -> None:
-    """Before the first sync or rename, before the second one, ...: until a run meets no more of them."""
-    number = 0
+    """Before the first file, sync or rename, before the second one, ...: until a run meets no more of them.
+
+    From a new checkpoint on, all of it again. Prints what each kill came before.
+    """
+    number, checkpoints = 0, None
     while True:
-        number += 1
+        before, checkpoints = checkpoints, sorted(Path(config.run or "").glob("checkpoints/step_*"))
+        number = number + 1 if before == checkpoints else 1
 
         def arm(number: int = number) -> None:
             calls = 0
 
-            def counted(function):  # type: ignore[no-untyped-def]
+            def count(what: str) -> None:
+                nonlocal calls
+                calls += 1
+                if calls == number:
+                    print(what, flush=True)
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            def counted(place, name, which=0):  # type: ignore[no-untyped-def]
+                function = getattr(place, name)
+
                 def wrapper(*arguments, **settings):  # type: ignore[no-untyped-def]
-                    nonlocal calls
-                    calls += 1
-                    if calls == number:
-                        os.kill(os.getpid(), signal.SIGKILL)
+                    count(f"{name} {arguments[which]}")
                     return function(*arguments, **settings)
 
-                return wrapper
+                setattr(place, name, wrapper)
+
+            def note_open(event: str, arguments: tuple[object, ...]) -> None:
+                if event == "open" and "/checkpoints/" in str(arguments[0]) and set(str(arguments[1])) & set("wax+"):
+                    count(f"open {arguments[0]}")
 
             for name in ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir"):
-                setattr(os, name, counted(getattr(os, name)))
+                counted(os, name)
+            counted(safetensors.torch, "serialize_file", 1)  # it opens its files itself
+            sys.addaudithook(note_open)
 
         _, status = os.waitpid(child(config, arm), 0)
         if status == 0:
-            print(f"killed at {number - 1} writes")
             return
         assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
 

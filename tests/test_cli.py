@@ -1,6 +1,7 @@
 """The command line as a person meets it: help, clear errors, exit codes."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -233,3 +234,103 @@ def test_bad_settings_of_pretrain_are_one_line(arguments, said, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and said in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+STARTED = """
+import atexit, os, signal, sys
+
+when, number, leaving = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+class Moment:
+    def find_spec(self, name, path=None, target=None):
+        if name == when:
+            os.kill(os.getpid(), number)
+
+class Last:
+    def __del__(self):  # one of the last things that an interpreter does
+        os.kill(os.getpid(), leaving)
+
+sys.meta_path.insert(0, Moment())
+if leaving:
+    atexit.register(os.kill, os.getpid(), leaving)
+    sys.last = Last()
+from electrakit.cli import main
+
+main(sys.argv[4:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("when", "number", "leaving", "code"),
+    [
+        ("tyro", signal.SIGTERM, 0, 75),
+        ("torch", signal.SIGINT, signal.SIGTERM, 75),
+        ("transformers", signal.SIGUSR1, signal.SIGINT, 75),
+        ("nothing", signal.SIGTERM, signal.SIGUSR1, 0),
+        ("nothing", signal.SIGTERM, signal.SIGTERM, 0),
+    ],
+)
+def test_a_signal_while_pretrain_is_loaded_or_left_changes_no_exit_code(shards, tmp_path, when, number, leaving, code):
+    """While the command line, torch, or the parts of the run are loaded; and when all is done but the interpreter not gone."""
+    settings = ["--data", str(shards), "--run", str(tmp_path / "run"), "--steps", "2", "--valid-rows", "4"]
+    command = [sys.executable, "-c", STARTED, when, str(int(number)), str(int(leaving)), "pretrain", "tiny", *settings]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    if code:
+        assert "start the same command again" in done.stderr
+        again = electra("pretrain", "tiny", *settings)
+        assert again.returncode == 0, again.stderr
+
+
+FAKES = {
+    # the training: writes what the run's status says, then waits for a signal, or ends
+    "torchrun": """
+echo "$@" > called
+[ -n "$STATUS" ] && echo "$STATUS" > run/status.json
+[ -n "$WAITS" ] || exit 3
+trap 'sleep 0.3; [ -n "$AFTER" ] && echo "$AFTER" > run/status.json; exit 0' USR1
+touch ready
+while :; do sleep 0.05; done
+""",
+    "scontrol": 'echo "$@" > requeued',
+}
+COMPLETE, INCOMPLETE = '{"step": 9, "is_complete": true}', '{"step": 4, "is_complete": false}'
+
+
+@pytest.mark.parametrize(
+    ("before", "status", "after", "is_requeued"),
+    [
+        (None, INCOMPLETE, INCOMPLETE, True),  # as usual
+        (None, "", "", True),  # cut before the run was opened
+        (COMPLETE, "", "", True),  # the status is that of an earlier start, with fewer steps
+        (COMPLETE, INCOMPLETE, INCOMPLETE, True),
+        (None, INCOMPLETE, COMPLETE, False),  # it came to its end while it was told
+        (None, "", None, False),  # it failed, and nobody asked
+    ],
+)
+def test_the_slurm_recipe_queues_again_what_is_not_complete(tmp_path, before, status, after, is_requeued):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "bin").mkdir()
+    for name, code in FAKES.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{code}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    if before is not None:
+        (tmp_path / "run" / "status.json").write_text(before)
+    time.sleep(0.02)
+    recipe = Path(__file__).parent.parent / "recipes" / "slurm.sh"
+    names = {"STATUS": status, "WAITS": "" if after is None else "1", "AFTER": after or "", "SLURM_JOB_ID": "17"}
+    environment = {**os.environ, **names, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    process = subprocess.Popen(["bash", str(recipe), "run", "tiny", "--data", "x"], cwd=tmp_path, env=environment)
+    if after is not None:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "ready").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGUSR1)  # a second one does no harm
+    assert process.wait(timeout=20) == (0 if after is not None else 3)
+    assert (tmp_path / "requeued").exists() == is_requeued
+    assert "electrakit pretrain tiny --data x --run run" in read(tmp_path / "called")

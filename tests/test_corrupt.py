@@ -51,9 +51,8 @@ def test_128_tokens_have_19_slots():
 def test_the_number_of_positions_follows_the_official_rule(rate, length):
     num_real = torch.arange(1, length + 1)
     ids = (torch.arange(length) < num_real[:, None]).long() * 7
-    products = np.arange(1, length + 1, dtype=np.float32) * np.float32(
-        rate
-    )  # in fp32, as there: 190 * .15 rounds to 29
+    # In fp32, as there: 190 * .15 rounds to 29.
+    products = np.arange(1, length + 1, dtype=np.float32) * np.float32(rate)
     wanted = [max(1, min(int((rate + 0.005) * length), int(product))) for product in products.round()]
     assert corrupt.num_wanted(ids, SPECIAL, rate).squeeze(-1).tolist() == wanted
 

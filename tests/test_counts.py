@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import ElectraConfig, ElectraForPreTraining
 
 from electrakit import presets
 from electrakit.model.build import build
@@ -17,6 +21,7 @@ from electrakit.network_config import NetworkConfig
 from electrakit.objective.build import build_objective
 from electrakit.objective.corrupt import num_slots
 from electrakit.pretrain_config import override, with_special_ids
+from electrakit.train.start import recompute_activations
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 SMALL_SIZES = {"vocab_size": 500, "num_layers": 2}
@@ -81,9 +86,8 @@ def test_parameters_are_the_published_ones(preset, encoder, total):
 
 
 def test_small_is_transformers_electra_small():
-    transformers = pytest.importorskip("transformers")
     count = count_parameters(presets.electra_small())
-    assert count.discriminator == num_unique(transformers.ElectraForPreTraining(transformers.ElectraConfig()))
+    assert count.discriminator == num_unique(ElectraForPreTraining(ElectraConfig()))
     assert count.generator == pytest.approx(0.65e6, rel=0.01)
 
 
@@ -127,27 +131,54 @@ def test_chosen_positions_are_those_of_the_objective(rate, length):
     assert num_chosen(config) == num_slots(length, rate)
 
 
-def kept_bytes(objective, ids):
+class NewStorages(TorchDispatchMode):
+    """Every storage that an operation has made, without keeping it alive."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        output = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                reference = StorageWeakRef(storage)
+                self.made[reference.cdata] = (reference, storage.nbytes())
+        return output
+
+
+def kept_bytes(config):
     """What the forward pass keeps for the backward pass, but the weights."""
-    weights = {weight.untyped_storage().data_ptr() for weight in objective.parameters()}
-    kept = {}
-
-    def pack(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    objective = build_objective(config, SPECIAL).train()
+    if config.recompute:
+        recompute_activations(objective)
+    ids = torch.randint(5, 500, (2, 64), generator=torch.Generator().manual_seed(0))
+    weights = {StorageWeakRef(weight.untyped_storage()).cdata for weight in objective.parameters()}
+    with NewStorages() as storages:
         output = objective(ids)
-    assert output.loss.requires_grad
-    return sum(size for pointer, size in kept.items() if pointer not in weights)
+    assert output.loss.requires_grad  # it is alive, and with it all that its gradient needs
+    made = {address: entry for address, entry in storages.made.items() if address not in weights}
+    return sum(size for reference, size in made.values() if not reference.expired())
+
+
+def small_without_dropout(preset, num_layers):
+    return reduced(presets.PRESETS[preset](), num_layers=num_layers, dropout=0.0, attention_dropout=0.0)
 
 
 @pytest.mark.parametrize("preset", ["electra_small", "electra_small_owt", "alectra_small", "modern_small", "mlm_small"])
 def test_activations_are_what_the_backward_pass_needs(preset):
-    config = reduced(presets.PRESETS[preset](), num_layers=4, dropout=0.0, attention_dropout=0.0)
-    ids = torch.randint(5, 500, (2, 64), generator=torch.Generator().manual_seed(0))
-    measured = kept_bytes(build_objective(config, SPECIAL), ids)
-    assert estimate_memory(config).activations == pytest.approx(measured, rel=0.1)
+    config = small_without_dropout(preset, 4)
+    assert estimate_memory(config).activations == pytest.approx(kept_bytes(config), rel=0.1)
+
+
+@pytest.mark.parametrize("preset", ["electra_small", "electra_small_owt", "modern_small", "mlm_small"])
+def test_with_recompute_they_are_the_layers_inputs_and_one_whole_layer(preset):
+    config = small_without_dropout(preset, 4)
+    one_layer = kept_bytes(small_without_dropout(preset, 5)) - kept_bytes(config)
+    again = override(config, {"recompute": True})
+    assert estimate_memory(again).activations == pytest.approx(kept_bytes(again) + one_layer, rel=0.2)
+    assert estimate_memory(again).activations < 0.6 * estimate_memory(config).activations
 
 
 def test_memory_of_weights_gradients_and_optimizer():

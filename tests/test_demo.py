@@ -1,5 +1,6 @@
 """The demo, as `make demo` runs it."""
 
+import re
 import subprocess
 import sys
 
@@ -17,6 +18,10 @@ def test_the_demo_walks_from_text_to_a_trained_pair_and_a_second_time_does_nothi
         assert done.returncode == 0, done.stderr
         for said in ("generator: loss", "Return the ____ of the file.", "banana", "electra pretrain electra_small"):
             assert said in done.stdout
+        assert re.search(
+            r"of the banana as a string \. +[0-9.]+%  (not )?higher\n.* of the file as a string", done.stdout
+        )
+        assert re.search(r"[0-5] of 5 odd words got a higher probability", done.stdout)
         assert ("is there already" in done.stdout and "finished already" in done.stderr) == bool(number)
     batches = Batches(tmp_path / "demo" / "shards", 8)
     assert batches.num_rows > 3000

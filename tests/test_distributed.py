@@ -175,3 +175,16 @@ def test_a_disk_that_is_full_for_the_first_is_told_by_all(tiny):
     assert process.returncode != 0
     assert said.count("UserError: cannot write the checkpoint") == 2
     assert "Connection closed" not in said
+
+
+@pytest.mark.slow
+def test_others_wait_for_on_checkpoint_longer_than_for_each_other(tiny):
+    config = tiny(steps=4, save_every=2, valid_every=100, on_checkpoint="sleep 6")
+    code = WORKER.replace(
+        "stop_after = ",
+        "from datetime import timedelta\nfrom torch.distributed import distributed_c10d\nfrom electrakit.train import distributed\n"
+        "distributed.COMPUTING = distributed_c10d.default_pg_timeout = timedelta(seconds=3)\nstop_after = ",
+        1,
+    )
+    finished(torchrun(config, code=code))
+    assert json.loads((config.run / "status.json").read_text()) == {"step": 4, "is_complete": True}

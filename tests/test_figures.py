@@ -31,6 +31,7 @@ def test_steps_that_are_not_finite_are_counted_and_left_out():
     assert (figures.num_skipped.item(), figures.num_in_a_row.item()) == (7, 3)
     assert step(figures, 2.0)
     assert (figures.num_skipped.item(), figures.num_in_a_row.item()) == (7, 0)
+    assert [figures.take_longest_row(), figures.take_longest_row()] == [3, 0]
     assert figures.means()["loss"] == 2.0
 
 

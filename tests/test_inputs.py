@@ -48,10 +48,8 @@ def test_padding_is_not_attended_to_and_changes_no_logit_of_a_real_token(name: s
     row = padded_rows()[1:]
     rest = (torch.arange(8)[None],) if name.endswith("generator") else ()
     with torch.no_grad():
-        padded, alone = (
-            adapter(row, *rest)[:, :8],
-            adapter(row[:, :12], *rest)[:, :8],
-        )  # 11 tokens; reformer wants a multiple of 4
+        padded = adapter(row, *rest)[:, :8]
+        alone = adapter(row[:, :12], *rest)[:, :8]  # 11 tokens; reformer wants a multiple of 4
         torch.testing.assert_close(padded, alone, atol=1e-5, rtol=0)
         other = row.clone()
         other[:, 10] = 42  # but a real token is attended to: the comparison can fail

@@ -14,6 +14,7 @@ from electrakit import pretrain
 from electrakit.pretrain_config import PretrainConfig, to_json
 from electrakit.train.checkpoint import find_damage
 
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
 KILLS = Path(__file__).parent / "kills.py"
 
 
@@ -37,8 +38,15 @@ def test_killed_at_every_write_of_a_save_the_run_ends_with_the_same_bits(tiny, t
     settings = {"steps": 3, "save_every": 2, "micro_batch": 8, "keep_last": 1, "valid_every": 100}
     killed = run_kills(tiny("killed", **settings), "writes", tmp_path)
     assert killed.returncode == 0, killed.stderr
-    num_writes = int(killed.stdout.split()[2])
-    assert num_writes > 20
+    said = killed.stdout.splitlines()
+    assert len(said) > 60
+    for folder in (".step_0000002/", ".step_0000003/"):  # before each file of both saves
+        files = {
+            line.partition(folder)[2] for line in said if line.startswith(("open", "serialize_file")) and folder in line
+        }
+        assert {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"} <= files
+        assert {f"{name}/{file}" for name in ("discriminator", "generator") for file in FILES} <= files
+        assert any(line.startswith("rename") and line.endswith(folder[:-1]) for line in said)
     run = pretrain(tiny("killed", **settings))
     assert_same(run, pretrain(tiny("whole", **settings)))
     assert {path.name for path in (run.path / "checkpoints").iterdir()} == {"step_0000003"}  # no half folder is left

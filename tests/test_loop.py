@@ -1,11 +1,10 @@
 """Pretraining: a run that is stopped, damaged, or made sick goes on, or says what is wrong."""
 
 import json
-import math
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from electrakit import pretrain
 from electrakit.errors import UserError
 from electrakit.objective.build import build_objective
 from electrakit.objective.output import Output
-from electrakit.objective.randomness import row_keys
 from electrakit.pretrain_config import with_special_ids
 from electrakit.train.run_folder import Run
 
@@ -219,65 +217,29 @@ def test_golden_losses(tiny):
     assert found == pytest.approx(golden, rel=2e-4)
 
 
-# Sick runs
+def test_the_last_steps_are_logged_also_when_no_line_is_due(tiny):
+    whole = pretrain(tiny("whole", log_every=5))
+    assert [line["step"] for line in whole.metrics()] == [5, 10, 12]
+    every = pretrain(tiny("every", log_every=1)).metrics()
+    assert whole.metrics()[-1]["loss"] == pytest.approx(sum(line["loss"] for line in every[-2:]) / 2, rel=1e-9)
+    for step in (3, 11):
+        assert pretrain(tiny("halves", log_every=5), stop_after=step).step == step
+    assert_same(pretrain(tiny("halves", log_every=5)), whole)
+    by_clock = pretrain(tiny("clock", budget="2s", log_every=10**6, valid_every=10**6))
+    assert [line["step"] for line in by_clock.metrics()] == [by_clock.step]
 
 
-class Sick(nn.Module):
-    """An objective whose loss is no number for some rows, or for some draws: a function of its input, as a real sickness is."""
-
-    def __init__(self, inner: nn.Module, bad: set[int]) -> None:
-        super().__init__()
-        self.inner, self.bad = inner, bad
-
-    def forward(self, ids: torch.Tensor, draws: torch.Tensor) -> Output:
-        output = self.inner(ids, draws)
-        is_bad = int(draws[0, 0]) in self.bad or int(ids.sum()) in self.bad
-        return output._replace(loss=output.loss * math.nan) if self.training and is_bad else output
+def test_a_run_that_is_told_to_end_where_it_was_stopped_is_validated_once(tiny):
+    pretrain(tiny(), stop_after=5)
+    for _ in range(2):
+        run = pretrain(tiny(steps=5))
+        assert run.is_complete and [line["step"] for line in run.metrics("valid")] == [0, 5]
 
 
-def sick(config: ek.presets.PretrainConfig, steps: Iterable[int], of_rows: bool = False) -> Sick:
-    """Sick at these steps, counted from 0; `of_rows`: because of the rows, not because of what is drawn."""
-    assert config.data is not None
-    batches = ek.Batches(config.data, config.batch_size, seed=config.seed)
-    keys = {int(row_keys(config.seed, step, batches.sample_numbers(step))[0, 0]) for step in steps}
-    sums = {int(batches(step).sum()) for step in steps}
-    torch.manual_seed(0)
-    return Sick(build_objective(config, {"pad": 0, "cls": 2, "sep": 3, "mask": 4}), sums if of_rows else keys)
-
-
-def test_a_step_without_a_number_is_skipped_and_counted(tiny):
-    config = tiny(micro_batch=8, log_every=1, steps=6)
-    run = pretrain(config, sick(config, [2, 4]))
-    assert run.is_complete
-    assert [line["num_skipped"] for line in run.metrics()] == [0, 0, 1, 1, 2, 2]
-    assert all(torch.isfinite(value).all() for value in weights(run).values())
-    assert "loss" not in run.metrics()[2] and "loss" in run.metrics()[3]
-
-
-def test_three_in_a_row_go_back_once_and_then_stop(tiny, capfd):
-    config = tiny(micro_batch=8, steps=12)
-    run = pretrain(config, sick(config, [6, 7, 8]))  # other draws help
-    assert run.is_complete
-    assert "going back" in capfd.readouterr().err
-    steps = [(line["split"], line["step"]) for line in figures(run)]
-    assert len(steps) == len(set(steps))
-
-    config = tiny("hopeless", micro_batch=8, steps=12)
-    with pytest.raises(UserError, match=r"not finite for 3 steps in a row.*step_0000006 did not help.*lower optim\.lr"):
-        pretrain(config, sick(config, range(6, 12), of_rows=True))
-    config = tiny("at once", micro_batch=8, steps=12)
-    with pytest.raises(UserError, match="no checkpoint to go back to"):
-        pretrain(config, sick(config, range(12), of_rows=True))
-
-
-def test_skipped_steps_are_counted_over_a_stop(tiny):
-    """Three in a row are three in a row, also when the run was stopped between them."""
-    for stop in (None, 8):
-        config = tiny(f"stop {stop}", micro_batch=8, steps=12, valid_every=100)
-        with pytest.raises(UserError, match="not finite for 3 steps in a row, up to step 9"):
-            if stop is not None:
-                pretrain(config, sick(config, range(6, 12), of_rows=True), stop_after=stop)
-            pretrain(config, sick(config, range(6, 12), of_rows=True))
+def test_a_run_that_is_asked_to_stop_before_its_first_step_loses_nothing(tiny):
+    stopped = pretrain(tiny("halves"), stop_after=0)
+    assert (stopped.step, stopped.is_complete) == (0, False) and stopped.checkpoint.exists()
+    assert_same(pretrain(tiny("halves")), pretrain(tiny("whole")))
 
 
 def test_a_subclass_trains_its_own_loss(tiny):
@@ -293,34 +255,15 @@ def test_a_subclass_trains_its_own_loss(tiny):
     assert run.metrics("valid")[-1]["loss"] > 1000
 
 
-# Budget
+def test_a_signal_while_a_checkpoint_is_told_about_stops_the_run_there(tiny):
+    seen = []
 
+    def tell(path: Path) -> None:
+        seen.append(path.name)
+        os.kill(os.getpid(), signal.SIGTERM)
 
-def test_a_budget_ends_in_time_and_the_rate_follows_the_clock(tiny):
-    run = pretrain(tiny(budget="4s", log_every=1, valid_every=10**6, save_every=10**6))
-    assert json.loads((run.checkpoint / "state.json").read_text())["seconds"] < 4.5  # the last validation included
-    assert run.is_complete and run.step > 12  # its steps do not count
-    rates = [line["lr"] for line in run.metrics()][5:]
-    assert rates == sorted(rates, reverse=True) and rates[-1] < 0.3 * rates[0]
-    assert run.metrics()[-1]["seconds"] <= 4.5
-
-
-def test_a_resumed_budget_goes_on(tiny):
-    settings = {"budget": "3s", "log_every": 1}
-    first = pretrain(tiny(**settings), stop_after=4)
-    used = json.loads((first.checkpoint / "state.json").read_text())["seconds"]
-    second = pretrain(tiny(**settings))
-    assert second.is_complete
-    assert next(line["seconds"] for line in second.metrics() if line["step"] == 5) >= used
-    assert second.metrics()[-1]["seconds"] <= 3.5
-    assert pretrain(tiny(**settings)).step == second.step  # it is used up
-
-
-def test_a_spent_budget_stays_spent_and_a_larger_one_goes_on(tiny):
-    settings = {"valid_every": 10**6, "save_every": 10**6, "on_checkpoint": "sleep 1"}
-    first = pretrain(tiny(budget="2s", **settings))
-    assert pretrain(tiny(budget="2s", **settings)).step == first.step
-    assert pretrain(tiny(budget="5s", **settings)).step > first.step
+    stopped = pretrain(tiny(valid_every=100), on_checkpoint=tell)
+    assert (stopped.step, seen) == (5, ["step_0000005"])  # not one step and one checkpoint more
 
 
 def test_stop_after_a_step_that_is_done_stops_at_once(tiny):
@@ -415,6 +358,8 @@ def test_on_checkpoint_is_told_and_may_fail(tiny, tmp_path, capfd):
     assert run.is_complete
     assert seen == ["step_0000005", "step_0000010", "step_0000012"]
     assert json.loads((tmp_path / "copied.json").read_text())["step"] == 12
+    assert "on_checkpoint failed" in capfd.readouterr().err
+    assert pretrain(tiny("leaving"), on_checkpoint=lambda path: sys.exit("enough")).is_complete
     assert "on_checkpoint failed" in capfd.readouterr().err
     (tmp_path / "no").touch()
     assert pretrain(tiny("other", on_checkpoint=f"test ! -e {tmp_path}/no")).is_complete

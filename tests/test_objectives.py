@@ -394,6 +394,7 @@ def test_every_objective_can_be_evaluated(name):
 # Compiler and precision
 
 
+@pytest.mark.slow
 @every_objective
 def test_the_whole_step_is_one_graph(name):
     objective, ids, keys = build(name).eval(), rows(), row_keys(0, 0, range(6))
@@ -408,9 +409,12 @@ def test_the_whole_step_is_one_graph(name):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_training_mode_with_fresh_draws_is_one_graph_that_is_compiled_once():
+    from torch._dynamo.testing import CompileCounterWithBackend
+
     torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     step = torch.compile(build("electra").train(), fullgraph=True, backend=counter)
     losses = [step(rows(seed=seed)).loss for seed in range(3)]
     losses[-1].backward()
@@ -523,27 +527,17 @@ def test_settings_that_cannot_work_are_named():
 # Learning
 
 
+@pytest.mark.slow
 def test_a_tiny_pair_learns_a_few_rows_by_heart():
     """The generator's loss goes towards 0 and the discriminator's AUC towards 1."""
     torch.manual_seed(0)
-    size = NetworkConfig(
-        num_layers=1,
-        num_heads=2,
-        hidden_size=64,
-        ffn_size=128,
-        embedding_size=64,
-        vocab_size=VOCAB,
-        max_length=32,
-        dropout=0.0,
-        attention_dropout=0.0,
-        pad_token_id=PAD,
-        sep_token_id=SEP,
+    size = replace(
+        SIZE, hidden_size=64, ffn_size=128, embedding_size=64, max_length=32, dropout=0.0, attention_dropout=0.0
     )
     generator, discriminator = Generator(size), Discriminator(size)
     generator.body.embeddings = discriminator.body.embeddings
-    electra = Electra(
-        generator, discriminator, temperature=2.0, **TOKENS
-    )  # warm: it goes on making mistakes to be found
+    # Warm: it goes on making mistakes to be found.
+    electra = Electra(generator, discriminator, temperature=2.0, **TOKENS)
     ids, num_steps = rows(4, 32).repeat(4, 1), 600
     optimizer = torch.optim.AdamW(electra.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, step / 30) * (1 - step / num_steps))

@@ -127,6 +127,7 @@ def name_absolutely(corpus: Path) -> str:
     return str(corpus)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("treat", [touch, copy, move, name_absolutely])
 def test_the_same_content_is_the_same_corpus_whatever_its_name_and_times(folder, treat):
     assert electra(folder, arguments(out="whole")).returncode == 0

@@ -4,6 +4,7 @@ import pytest
 
 from electrakit import presets
 from electrakit.errors import UserError
+from electrakit.model.counts import estimate_memory
 from electrakit.pretrain_config import PretrainConfig, override
 
 HOUSE = """tiny mini electra_small electra_base electra_large electra_small_owt electra_albert_generator alectra_small mlm_small
@@ -36,6 +37,12 @@ def test_the_published_recipes(preset, discriminator, generator, lr, batch, leng
     assert config.optim.warmup_steps == (40_000 if preset == "electra_small_owt" else 10_000)
 
 
+def test_large_computes_activations_twice_instead_of_keeping_them():
+    assert [name for name, preset in presets.PRESETS.items() if preset().recompute] == ["electra_large"]
+    kept, again = presets.electra_large(recompute=False), presets.electra_large()
+    assert estimate_memory(again).activations < 0.2 * estimate_memory(kept).activations
+
+
 def test_a_variant_differs_from_electra_small_in_its_one_point():
     small = presets.electra_small()
     assert override(presets.electra_15(), {"objective": {"loss_on": "all"}}) == small
@@ -57,18 +64,6 @@ def test_alectra_has_three_variants():
     for wrong in ("gpt", {"num_layers": 3}, "none", None):
         with pytest.raises(UserError, match=r"choose albert or bert.*none at all, override"):
             presets.alectra_small(wrong)
-
-
-@pytest.mark.parametrize("word", ["none", "None"])
-def test_the_word_none_is_told_from_none(word):
-    for preset in (presets.mini, presets.mlm_small):
-        with pytest.raises(
-            UserError, match=f"^generator is '{word}'; to have none, write generator=None, not a string$"
-        ):
-            preset(generator=word)
-    with pytest.raises(UserError, match=r"^optim.max_grad_norm is '\w+'; to have none, write max_grad_norm=None"):
-        presets.mini(optim={"max_grad_norm": word})
-    assert str(presets.mini(run=word).run) == word  # a folder may be called so
 
 
 def test_the_modern_body_shares_embeddings_and_keeps_the_weights_of_a_layer():

@@ -1,12 +1,14 @@
 """What a trained pair says about sentences."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from electrakit import pretrain
-from electrakit.train.showcase import GUESSES, Showcase, print_guesses, print_oddness
+from electrakit.train.showcase import GUESSES, Showcase, Swap, print_guesses, print_swaps
 
 
 @pytest.mark.parametrize("preset", ["tiny", "modern_tiny"])
@@ -31,11 +33,54 @@ def test_it_answers_as_transformers_does(tiny, preset):
     assert all(0 <= each.score <= 1 for each in odd)
 
 
-def test_the_oddest_token_stands_out(tiny):
+SWAPS = [
+    Swap("bad {} and more", right="gold", odd="leopard"),
+    Swap("{} is good", right="it", odd="sleep"),
+    Swap("some gold is {}", right="a", odd="market"),
+]
+
+
+def said(print_it, *arguments):
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=120, highlight=False)
+    print_it(*arguments, screen)
+    return screen.file.getvalue()
+
+
+def test_a_verdict_is_about_the_word_in_the_gap(tiny):
     showcase = Showcase(pretrain(tiny(steps=1)).checkpoint)
-    screen = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=120)
-    print_oddness(showcase, ["bad gold and more"], screen)
-    print_guesses(showcase, ["bad [MASK] gold"], screen)
-    shown = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert shown.count("\x1b[1;37;41m") == 1  # bold white on red
-    assert "____" in shown and "%" in shown
+    for swap in SWAPS:
+        for word in (swap.right, swap.odd):
+            verdict = showcase.verdict(swap.sentence, word)
+            pieces = verdict.tokens[verdict.place]
+            assert "".join(piece.token.removeprefix("##") for piece in pieces) == word
+            assert verdict.tokens == showcase.oddness(swap.sentence.replace("{}", word))
+            assert verdict.score == pytest.approx(sum(piece.score for piece in pieces) / len(pieces))
+
+
+def test_odd_and_right_stand_one_below_the_other_and_are_counted_as_they_are(tiny):
+    showcase = Showcase(pretrain(tiny(steps=1)).checkpoint)
+    turned = [Swap(swap.sentence, right=swap.odd, odd=swap.right) for swap in SWAPS]
+    same = [Swap(swap.sentence, right=swap.odd, odd=swap.odd) for swap in SWAPS]
+    num_found = []
+    for swaps in (SWAPS, turned, same):
+        plain = Text.from_ansi(said(print_swaps, showcase, swaps)).plain.splitlines()
+        for swap, odd, right in zip(swaps, plain[::2], plain[1::2], strict=False):
+            scores = [showcase.verdict(swap.sentence, word).score for word in (swap.odd, swap.right)]
+            is_found = "higher" if scores[0] > scores[1] else "not higher"
+            assert odd.split() == [
+                *swap.sentence.replace("{}", swap.odd).split(),
+                f"{scores[0]:.1%}",
+                *is_found.split(),
+            ]
+            assert right.split() == [*swap.sentence.replace("{}", swap.right).split(), f"{scores[1]:.1%}"]
+        assert plain[-1].strip().endswith("odd words got a higher probability than the right word there.")
+        num_found.append(int(re.match(r" *(\d) of 3 ", plain[-1])[1]))
+    assert num_found[0] + num_found[1] == 3 and num_found[2] == 0
+
+
+def test_the_words_in_question_are_in_colour(tiny):
+    showcase = Showcase(pretrain(tiny(steps=1)).checkpoint)
+    shown = said(print_swaps, showcase, [Swap("bad {} and", right="a", odd="b")])
+    assert "bad \x1b[1;35mb\x1b[0m and" in shown and "bad \x1b[1;36ma\x1b[0m and" in shown  # magenta, cyan
+    guessed = said(print_guesses, showcase, ["bad [MASK] gold"])
+    assert "\x1b[1;35m____\x1b[0m" in guessed and guessed.count("%") == GUESSES

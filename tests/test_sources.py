@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import importlib.util
 import io
 import json
 import lzma
@@ -13,8 +12,11 @@ import tarfile
 import textwrap
 import time
 import zipfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -263,7 +265,6 @@ def test_a_bomb_named_like_an_archive_of_openwebtext_is_capped(tmp_path, read_al
 
 
 def test_a_local_dataset_is_read_from_either_kind_of_folder(tmp_path, read_all, monkeypatch):
-    datasets = pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     rows = [f"document {number}\nsecond line" for number in range(1000)]
     dataset = datasets.Dataset.from_dict({"body": rows, "other": range(1000)})
@@ -318,7 +319,6 @@ def test_a_dataset_that_is_not_there_is_an_error_and_no_network_is_tried_when_of
         assert answer.startswith(f"cannot read the dataset '{name}'"), answer
 
 
-@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="needs datasets")
 def test_a_dataset_that_cannot_be_reached_is_one_quick_line(tmp_path):
     script = """
     import sys
@@ -403,10 +403,15 @@ NEWLINES = st.sampled_from(["\n", "\r\n", "\r"])
 @given(lines=LINES, newline=NEWLINES, splitting=st.sampled_from(["blank", "line"]), piece_bytes=st.integers(1, 60))
 def test_cutting_never_changes_a_document_of_text(tmp_path, read_all, lines, newline, splitting, piece_bytes):
     (tmp_path / "a.txt").write_bytes(newline.join(lines).encode())
-    whole, notes = read_all(tmp_path / "a.txt", documents=splitting)
+    assert_pieces_change_nothing(piece_bytes, partial(read_all, tmp_path / "a.txt", documents=splitting))
+
+
+def assert_pieces_change_nothing(piece_bytes: int, read_all: Callable) -> None:
+    """Documents and notes are the same, whole or cut into pieces of about this size."""
+    whole, notes = read_all()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "PIECE_BYTES", piece_bytes)
-        in_pieces, other_notes = read_all(tmp_path / "a.txt", documents=splitting)
+        in_pieces, other_notes = read_all()
     assert in_pieces == whole
     assert other_notes.as_json() == notes.as_json()
 
@@ -438,12 +443,7 @@ RECORDS = {
 )
 def test_cutting_never_changes_a_record(tmp_path, read_all, pages, kind, newline, piece_bytes):
     (tmp_path / "a").write_bytes(RECORDS[kind](pages).replace("\n", newline).encode())
-    whole, notes = read_all(tmp_path / "a", source=kind)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "PIECE_BYTES", piece_bytes)
-        in_pieces, other_notes = read_all(tmp_path / "a", source=kind)
-    assert in_pieces == whole
-    assert other_notes.as_json() == notes.as_json()
+    assert_pieces_change_nothing(piece_bytes, partial(read_all, tmp_path / "a", source=kind))
 
 
 def squeezed(text: str) -> str:
@@ -593,7 +593,7 @@ def write_long_texts(folder: Path, kind: str, written: list[str]) -> str:
     elif kind == "jsonl":
         (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in written))
     else:
-        pytest.importorskip("datasets").Dataset.from_dict({"text": written}).save_to_disk(str(folder / "set"))
+        datasets.Dataset.from_dict({"text": written}).save_to_disk(str(folder / "set"))
         return f"hf:{folder / 'set'}"
     return str(folder)
 

@@ -103,3 +103,13 @@ def test_micro_batches_are_even(tiny, monkeypatch):
     room = (one.total - one.activations + 40.5 * one.activations) / start.SHARE_OF_MEMORY  # 40 rows fit
     monkeypatch.setattr(start, "free_memory", lambda team: room)
     assert start.choose_micro_batch(config, Team(torch.device("cpu"))) == 32
+
+
+def test_a_run_or_a_checkpoint_in_the_place_of_a_model_is_told_where_the_model_is(tiny, checkpoint):
+    run = checkpoint.parent.parent
+    for place, what in ((checkpoint, "a checkpoint"), (run, "a run")):
+        for name in ("discriminator", "generator"):
+            with pytest.raises(UserError) as told:
+                pretrain(tiny("second", **{f"init_{name}": str(place)}))
+            said = f"init_{name} is {place}: {what}, with the model inside; use --init-{name} {checkpoint / name}"
+            assert str(told.value) == said

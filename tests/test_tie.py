@@ -594,6 +594,9 @@ def test_saved_weights_that_do_not_fit_are_named() -> None:
         load_state_once(tied, state_once(apart))
     with pytest.raises(UserError, match=r"1.bert.embeddings\S+ is missing from the saved weights"):
         load_state_once(apart, state_once(tied))
+    larger = {name: torch.cat([value, value]) for name, value in state_once(tied).items()}
+    with pytest.raises(UserError, match=r"has shape .* in the saved weights, .* in this model"):
+        load_state_once(tied, larger)
 
 
 class Pair(nn.Module):

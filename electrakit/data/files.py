@@ -213,9 +213,8 @@ class Guarded(_Stream):
         except UserError:
             raise
         except DAMAGE as error:
-            if isinstance(error, OSError) and isinstance(
-                self.source, io.FileIO
-            ):  # the disk or the network, not the data
+            # An OSError of the file itself is the disk's or the network's, not the data's.
+            if isinstance(error, OSError) and isinstance(self.source, io.FileIO):
                 why = f"{error.strerror}; start the same command again to go on"
                 raise UserError(f"cannot read {self.name}: {why}") from None
             is_cut = isinstance(error, tarfile.ReadError)

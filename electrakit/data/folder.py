@@ -71,7 +71,7 @@ class ShardFolder:
         self.num_seen = 0
         self.next_save = time.monotonic()
         files = (self._go_on() if fast else None) or self._begin()
-        write_whole(self.path, SOURCES, plan.listed)
+        write_whole(self.path / SOURCES, plan.listed, self.notebook)
         self.writers = {
             split: ShardWriter(self.path, split, config.length, np.dtype(self.dtype), config.shard_mb, **files[split])
             for split in SPLITS
@@ -144,7 +144,7 @@ class ShardFolder:
         files: dict[str, Any] = {split: {"finished": [], "num_rows": 0} for split in SPLITS}
         self.after, self.num_seen = (0, 0), 0
         self.notebook.mkdir(exist_ok=True)
-        write_json(self.path, f"{NOTEBOOK}/plan.json", {**self.plan.entry, "electrakit": __version__})
+        write_json(self.notebook / "plan.json", {**self.plan.entry, "electrakit": __version__}, self.notebook)
         self._write_notebook(files)  # from now on, what is in the folder is ours
         if not has_tokenizer(self.path, self.tokenizer):
             self.tokenizer.for_length(self.config.length).save(self.path / "tokenizer")
@@ -198,7 +198,7 @@ class ShardFolder:
             "notes": self.notes.as_json(),
             "num_seen": self.num_seen,
         }
-        write_json(self.path, f"{NOTEBOOK}/progress.json", notebook)
+        write_json(self.notebook / "progress.json", notebook, self.notebook)
 
     def finish(self) -> None:
         """Close the files and write the manifest, which makes them valid."""
@@ -218,8 +218,8 @@ class ShardFolder:
             "plan": self.plan.entry,
         }
         if self.notes.counts:
-            write_whole(self.path, SKIPPED, _listed(self.notes))
-        write_json(self.path, "manifest.json", manifest)
+            write_whole(self.path / SKIPPED, _listed(self.notes), self.notebook)
+        write_json(self.path / "manifest.json", manifest, self.notebook)
         remove_notebook(self.path)
 
     def close(self) -> None:

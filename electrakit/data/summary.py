@@ -55,9 +55,8 @@ def _decoded(ids: np.ndarray, vocabulary: list[str], special_ids: dict[str, int]
             after_special = True
             continue
         word = vocabulary[token]
-        joined = (
-            word.startswith("##") and not after_special
-        )  # at the start of a segment the rest of a word shows its ##
+        # At the start of a segment the rest of a word shows its ##.
+        joined = word.startswith("##") and not after_special
         text.append(word.removeprefix("##") if joined else f" {word}", style="bold cyan" if is_special else "not dim")
         after_special = is_special
     if len(tokens) < len(ids):

@@ -112,21 +112,23 @@ def write_numbers(file: BinaryIO, numbers: np.ndarray) -> None:
         rest = rest[file.write(rest) :]
 
 
-def write_json(out: Path, name: str, content: dict[str, Any]) -> None:
-    write_whole(out, name, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+def write_json(path: Path, content: dict[str, Any], scratch: Path | None = None) -> None:
+    write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), scratch)
 
 
-def write_whole(out: Path, name: str, content: bytes) -> None:
-    """Whole or not at all, also when the machine loses power."""
-    path = out / name
-    temporary = out / NOTEBOOK / f"{path.name}.tmp"  # there it can be nobody else's
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def write_whole(path: Path, content: bytes, scratch: Path | None = None) -> None:
+    """Whole or not at all, also when the machine loses power. It grows in the folder `scratch`, or beside its place under a hidden name."""
+    temporary = path.with_name(f".{path.name}.tmp") if scratch is None else scratch / f"{path.name}.tmp"
+    temporary.write_bytes(content)
+    sync(temporary)
     temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Down to the disk, a file or a folder's list of names."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)

@@ -204,8 +204,7 @@ class Memory:
 def estimate_memory(config: PretrainConfig) -> Memory:
     """Weights, gradients and optimizer in fp32, and what the forward pass of one micro-batch keeps for the backward pass.
 
-    Fused attention, which keeps nothing of size T x T; no gradient checkpointing. With bf16, activations take half and a second copy
-    of the weights is kept.
+    Fused attention, which keeps nothing of size T x T. With bf16, activations take half and a second copy of the weights is kept.
     """
     num_parameters = count_parameters(config).total
     rows = min(config.micro_batch or config.batch_size, config.batch_size)
@@ -246,7 +245,9 @@ def kept_numbers(config: PretrainConfig, name: str) -> float:
     times_hidden, times_ffn = KEPT[network.body]
     layer = times_hidden * hidden + times_ffn * ffn
     masks = (2 * hidden if network.body != "modern" else ffn + hidden) / 4 * has_dropout  # a byte each
-    per_token = network.num_layers * (layer + masks) + 2 * embedding + hidden
+    # With recompute, every layer's input, and all of the one layer that is just computed again.
+    layers = network.num_layers * hidden + layer + masks if config.recompute else network.num_layers * (layer + masks)
+    per_token = layers + 2 * embedding + hidden
     positions = num_chosen(config) if heads(config)[name] == "words" else config.length
     width = embedding if heads(config)[name] == "words" else hidden
     return per_token * config.length + positions * (hidden + 3 * width)
@@ -254,9 +255,8 @@ def kept_numbers(config: PretrainConfig, name: str) -> float:
 
 def kept_logits(config: PretrainConfig, name: str) -> float:
     """Scores of words of a row: themselves, their softmax, and its gradient when it is needed, in fp32."""
-    is_in_blocks = (
-        config.objective.kind == "all_tokens_mlm" and name == "discriminator"
-    )  # computed again in the backward pass
+    # All-tokens MLM takes its scores in blocks, computed again in the backward pass.
+    is_in_blocks = config.objective.kind == "all_tokens_mlm" and name == "discriminator"
     if heads(config)[name] == "replaced" or is_in_blocks:
         return 0
     return 3.0 * num_chosen(config) * config.networks[name].vocab_size

@@ -1,7 +1,7 @@
 """Two models in, the same two with common weights: nothing, the embeddings, or the whole encoder."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 import torch
@@ -98,18 +98,35 @@ def check_not_torn_apart(generator: nn.Module, discriminator: nn.Module) -> None
 
 def state_once(module: nn.Module) -> dict[str, Tensor]:
     """The state dict with each shared tensor under its first name only, as safetensors wants it."""
-    names = _first_names(module)
+    names = first_names(module)
     return {name: tensor for name, tensor in module.state_dict().items() if names[name] == name}
 
 
-def load_state_once(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load what `state_once` gave into a module whose weights are tied the same way; anything missing or unknown is an error."""
-    names = _first_names(module)
-    wanted = set(names.values())
-    if differing := sorted(wanted ^ set(state)):
-        side = "missing from" if differing[0] in wanted else "unknown to this model but in"
+def first_names(module: nn.Module) -> dict[str, str]:
+    """For each name in the state dict, the first name of the same tensor."""
+    first: dict[int, str] = {}
+    state = module.state_dict(keep_vars=True)
+    return {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
+
+
+@torch.no_grad()
+def load_state_once(
+    module: nn.Module, state: Mapping[str, Tensor], fill: Callable[[Tensor, Tensor], Any] = Tensor.copy_
+) -> None:
+    """Load what `state_once` gave into a module whose weights are tied the same way; anything that does not fit is an error.
+
+    fill: writes the second tensor into the first, where a copy is not enough.
+    """
+    mine = state_once(module)
+    if differing := sorted(set(mine) ^ set(state)):
+        side = "missing from" if differing[0] in mine else "unknown to this model but in"
         raise UserError(f"{differing[0]} is {side} the saved weights; build the pair with the same sizes and share=…")
-    module.load_state_dict({name: state[first] for name, first in names.items()})
+    for name, tensor in mine.items():
+        if tensor.shape != state[name].shape:
+            sizes = f"{tuple(state[name].shape)} in the saved weights, {tuple(tensor.shape)} in this model"
+            raise UserError(f"{name} has shape {sizes}; build the pair with the same sizes and share=…")
+    for name, tensor in mine.items():
+        fill(tensor, state[name])
 
 
 # The embeddings
@@ -334,10 +351,3 @@ def _family(model: nn.Module) -> Any:
 
 def _named(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
     return module.named_parameters(remove_duplicate=False)
-
-
-def _first_names(module: nn.Module) -> dict[str, str]:
-    """For each name in the state dict, the first name of the same tensor."""
-    first: dict[int, str] = {}
-    state = module.state_dict(keep_vars=True)
-    return {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}

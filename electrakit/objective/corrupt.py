@@ -91,9 +91,8 @@ def choose_words(
     can_mask = can_be_masked(ids, special)
     place = torch.arange(ids.size(-1), device=ids.device)
     before = F.pad(can_mask[:, :-1], (1, 0), value=False)
-    is_start = can_mask & ~(
-        is_continuation[ids] & before
-    )  # a row that begins inside a word begins with what is left of it
+    # A row that begins inside a word begins with what is left of it.
+    is_start = can_mask & ~(is_continuation[ids] & before)
     start = torch.where(is_start, place, 0).cummax(-1).values  # (B, T): where the token's word begins
     num_pieces = torch.zeros_like(ids).scatter_add(-1, start, can_mask.long()).gather(-1, start)
     order = _first_by_lottery(lottery.gather(-1, start).masked_fill(~can_mask, -1))  # stable: a word stays together

@@ -89,9 +89,8 @@ class EvaluationSums:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.sums = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
         self.seen = torch.zeros(len(self.NAMES), dtype=torch.int64, device=device)  # which figures the objective has
-        self.histogram = torch.zeros(
-            2, 2**self.BITS, dtype=torch.int64, device=device
-        )  # logits of originals, of replaced
+        # Logits of originals, of replaced.
+        self.histogram = torch.zeros(2, 2**self.BITS, dtype=torch.int64, device=device)
 
     @torch.no_grad()
     def add(self, output: Output) -> "EvaluationSums":

@@ -8,7 +8,6 @@ that is read can run code.
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -20,10 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electrakit.data.batches import hash_of_file
+from electrakit.data.writing import sync
 from electrakit.errors import UserError
 from electrakit.model.adapt import is_transformers
 from electrakit.model.encoder import Discriminator, Generator
-from electrakit.model.tie import state_once
+from electrakit.model.tie import first_names, load_state_once, state_once
 from electrakit.model.weights import to_transformers
 from electrakit.progress import console
 from electrakit.train.distributed import Team, fill, whole
@@ -76,12 +76,11 @@ class Checkpoints:
                 save_file(weights, folder / "model.safetensors")
                 save_file(averages, folder / "optimizer.safetensors")
                 (folder / "state.json").write_text(json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8")
+                everywhere = {name: weights[first] for name, first in first_names(objective).items()}
                 for name in ("discriminator", "generator"):
                     network = getattr(objective, name, None)
                     if isinstance(network, nn.Module):
-                        prefix = f"{name}."
-                        state = {key: weights[first] for key, first in first_names(objective, prefix).items()}
-                        write_transformers(network, state, folder / name, tokenizer)
+                        write_transformers(network, without_prefix(everywhere, f"{name}."), folder / name, tokenizer)
             self.prune(progress)
 
         team.first_does(write)
@@ -114,9 +113,8 @@ class Checkpoints:
 
     def prune(self, progress: Progress) -> None:
         """Keep the newest ones, the milestones and the best; a folder that is going is no checkpoint any more."""
-        steps = [
-            step for step in self.steps() if step <= progress.step
-        ]  # later ones are damaged, and no reason to drop these
+        # later ones are damaged, and no reason to drop these
+        steps = [step for step in self.steps() if step <= progress.step]
         kept = {*steps[-self.keep_last :], *self.milestones, progress.best_step}
         for step in steps:
             if step not in kept:
@@ -164,16 +162,10 @@ def gathered(tensors: dict[str, Tensor], team: Team) -> dict[str, Tensor]:
 
 def load(path: Path, objective: nn.Module, optimizer: Optimizer) -> Progress:
     """Read a checkpoint into an objective and an optimizer of the same kind."""
-    saved = load_file(path / "model.safetensors")
-    mine = state_once(objective)
-    if differing := sorted(set(mine) ^ set(saved)):
-        raise UserError(f"{path} does not fit these networks: {differing[0]} is in one of the two only")
-    for name, tensor in mine.items():
-        if tensor.shape != saved[name].shape:
-            raise UserError(
-                f"{path}: {name} has shape {tuple(saved[name].shape)}, this network's {tuple(tensor.shape)}"
-            )
-        fill(tensor, saved[name])
+    try:
+        load_state_once(objective, load_file(path / "model.safetensors"), fill)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     optimizer.load_state(load_file(path / "optimizer.safetensors"))
     return read_progress(path)
 
@@ -227,24 +219,9 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def sync(path: Path) -> None:
-    """Down to the disk, a file or a folder's list of names."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def first_names(objective: nn.Module, prefix: str) -> dict[str, str]:
-    """For each key of a network's own state, where `state_once` of the objective has it."""
-    seen: dict[int, str] = {}
-    names = {}
-    for name, tensor in objective.state_dict(keep_vars=True).items():
-        first = seen.setdefault(id(tensor), name)
-        if name.startswith(prefix):
-            names[name.removeprefix(prefix)] = first
-    return names
+def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """What belongs to one part, under the part's own names."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Path, tokenizer: Path | None) -> None:
@@ -259,8 +236,7 @@ def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Pat
         copy.load_state_dict({name: state[name] for name in copy.state_dict()}, assign=True)
         to_transformers(copy).save_pretrained(folder)
     elif isinstance(inner, nn.Module) and is_transformers(inner):
-        theirs = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
-        inner.save_pretrained(folder, state_dict=theirs)  # type: ignore[operator]
+        inner.save_pretrained(folder, state_dict=without_prefix(state, "model."))  # type: ignore[operator]
     else:
         return
     if tokenizer is not None:

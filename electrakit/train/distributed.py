@@ -15,6 +15,9 @@ from electrakit.errors import UserError
 from electrakit.model.encoder import ClassicLayer
 from electrakit.model.modern import ModernLayer
 
+COMPUTING = timedelta(minutes=30)  # after this long without an answer, a process that computes gives the others up
+WAITING = timedelta(days=1)  # while the first one writes, or on_checkpoint works
+
 
 @dataclass(frozen=True)
 class Team:
@@ -75,8 +78,8 @@ def join() -> Iterator[Team]:
     if is_founder:
         backend = "nccl" if device.type == "cuda" else "gloo"
         bound = device if backend == "nccl" else None
-        dist.init_process_group(backend, timeout=timedelta(minutes=30), device_id=bound)
-    talk = dist.new_group(backend="gloo")
+        dist.init_process_group(backend, timeout=COMPUTING, device_id=bound)
+    talk = dist.new_group(backend="gloo", timeout=WAITING)
     try:
         yield Team(device, dist.get_rank(), dist.get_world_size(), talk)
     finally:

@@ -17,9 +17,7 @@ class Piece(NamedTuple):
 
     ids: Tensor  # (B, T)
     keys: Tensor  # (B, 2): all that is random about these rows
-    num_rows: (
-        int  # 0 where this process has nothing to do while others have: the ids are then anybody's, and must not count
-    )
+    num_rows: int  # 0 where only other processes have something to do: the ids are then anybody's, and must not count
     is_last: bool  # of the step
 
 
@@ -34,10 +32,10 @@ class Feed:
 
     def pieces(self, step: int) -> list[Piece]:
         """Those of this step; the next step's are then on their way."""
-        waiting = (
-            self.next if self.next is not None and self.next[0] == step else (step, self.reader.submit(self.read, step))
-        )
-        pieces = waiting[1].result()
+        next_step, reading = self.next or (None, None)
+        if reading is None or next_step != step:
+            reading = self.reader.submit(self.read, step)
+        pieces = reading.result()
         self.next = (step + 1, self.reader.submit(self.read, step + 1))
         return pieces
 

@@ -18,7 +18,7 @@ class Figures:
         saved = progress.sums if team.is_first else {}  # the others begin at 0: what is saved is the sum over all
         self.sums = {name: self.number(value) for name, value in saved.items()}
         self.num_skipped = self.number(progress.num_skipped)
-        self.num_in_a_row = self.number(progress.num_skipped_in_a_row)
+        self.num_in_a_row = self.longest_row = self.number(progress.num_skipped_in_a_row)
 
     def number(self, value: float) -> Tensor:
         """Filled in on the device: torch.tensor would make a copy there, and wait for it."""
@@ -42,17 +42,20 @@ class Figures:
         self.of_step = {}
         self.num_skipped = self.num_skipped + ~is_finite
         self.num_in_a_row = (self.num_in_a_row + 1) * ~is_finite
+        self.longest_row = torch.maximum(self.longest_row, self.num_in_a_row)
         return is_finite
+
+    def take_longest_row(self) -> int:
+        """The most steps in a row that were skipped since the last look: good ones may have followed before anybody looked."""
+        longest, self.longest_row = int(self.longest_row.item()), self.num_in_a_row
+        return longest
 
     def gather(self) -> dict[str, float]:
         """The sums over all processes. The first one then holds them and goes on from there, as after a checkpoint is read."""
         names = self.team.share(sorted(self.sums))
-        values = (
-            torch.stack([self.sums.get(name, self.number(0.0)) for name in names])
-            if names
-            else self.number(0.0)[None][:0]
-        )
-        numbers = dict(zip(names, self.team.sum(values).tolist(), strict=True))
+        values = [self.sums.get(name, self.number(0.0)) for name in names]
+        totals = self.team.sum(torch.stack(values)).tolist() if values else []
+        numbers = dict(zip(names, totals, strict=True))
         self.sums = {name: self.number(value) for name, value in numbers.items() if self.team.is_first}
         return numbers
 

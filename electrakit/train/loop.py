@@ -33,56 +33,62 @@ def pretrain(
     *,
     on_checkpoint: Callable[[Path], Any] | None = None,
     stop_after: int | None = None,
+    interrupts: Interrupts | None = None,
 ) -> Run:
     """Train, or go on with a run that was stopped. The same call under torchrun trains on many devices.
 
     objective: your own pair, such as `Electra(generator, discriminator, ...)`; then the networks of `config` do not matter.
     on_checkpoint: called with the folder of each checkpoint; if it fails, training goes on.
     stop_after: stop, as on a signal, when this many steps of the run are done.
+    interrupts: who listens for signals already; without it this call does, and handlers are then as they were before.
     """
     if config.data is None or config.run is None:
         raise UserError("a run needs data and run: the folder of shards (--data) and the folder to write (--run)")
-    with contextlib.ExitStack() as held:
+    with mended_by_user(config.run), contextlib.ExitStack() as held:
         team = held.enter_context(join())
         held.enter_context(run_folder.opened(config.run, team))
-        interrupts = held.enter_context(Interrupts())
+        interrupts = interrupts or held.enter_context(Interrupts())
         training = held.enter_context(contextlib.closing(Training(config, objective, team, on_checkpoint)))
-        with mended_by_user(config.run):
-            train(training, interrupts, stop_after)
-            run = Run(config.run, training.progress.step, training.is_over)
-            if team.is_first:
-                run_folder.write_status(run)
+        train(training, interrupts, stop_after)
+        run = Run(config.run, training.progress.step, training.is_over)
+        if team.is_first:
+            run_folder.write_status(run)
         return run
 
 
 def train(training: Training, interrupts: Interrupts, stop_after: int | None) -> None:
     """From the step that is next to the last one, or until somebody asks to stop."""
     config = training.config
-    if training.last_saved is None:  # a new run
+
+    def is_asked() -> bool:
+        return interrupts.is_asked or is_reached(training.progress.step, stop_after)
+
+    is_stopping = training.should_stop(is_asked())
+    if training.progress.last_validated is None and not is_stopping:
         training.validate()
-    while not training.should_stop(interrupts.is_asked or is_reached(training.progress.step, stop_after)):
+    while not is_stopping:
         train_step(training)
         training.progress.step += 1
-        must_look = (
-            training.team.device.type == "cpu"
-            or training.is_due(config.log_every)
-            or training.is_due(config.save_every)
-        )
-        if must_look and training.count_skipped() >= MAX_SKIPPED_IN_A_ROW:
+        if training.must_look() and training.figures.take_longest_row() >= MAX_SKIPPED_IN_A_ROW:
             go_back(training)
             continue
-        if training.is_due(config.log_every):
+        is_stopping = training.should_stop(is_asked())
+        if training.is_over or training.is_due(config.log_every):
             training.write_log()
-        is_last = training.progress.step == config.steps and config.budget is None  # validated before it is saved
-        is_best = (is_last or training.is_due(config.valid_every)) and training.validate()
-        if is_best or training.is_due(config.save_every) or training.progress.step in config.milestones:
+        is_best = (training.is_over or training.is_due(config.valid_every)) and training.validate()
+        is_milestone = training.progress.step in config.milestones
+        if is_stopping or is_best or is_milestone or training.is_due(config.save_every):
             training.save()
-    if training.is_over and training.last_validated != training.progress.step:
-        training.validate()
-    if training.last_saved != training.progress.step:
+            is_stopping |= training.team.agree(is_asked(), 0.0)[
+                0
+            ]  # that may have taken long, and is not to be done twice
+    if training.is_over and training.progress.last_validated != training.progress.step:
+        training.validate()  # it was stopped right here before
+    if training.last_saved is None:  # it was asked to stop before the first step
         training.save()
     how = "complete" if training.is_over else "stopped; start the same command again to go on"
-    training.log.say(f"{training.path}: {how} at step {training.progress.step:,}, saved in {training.last_path}")
+    where = training.checkpoints.path(training.progress.step)
+    training.log.say(f"{training.path}: {how} at step {training.progress.step:,}, saved in {where}")
 
 
 def is_reached(step: int, limit: int | None) -> bool:

@@ -1,7 +1,10 @@
 """Micro-batches in, one loss out: a mean over all tokens of the step, however many pieces and processes they are divided between."""
 
+from typing import TypeGuard, get_args
+
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from electrakit.objective import corrupt
 from electrakit.objective.electra import Electra
@@ -11,7 +14,7 @@ from electrakit.train.distributed import Team
 from electrakit.train.feed import Piece
 
 LOSSES = ("mlm_loss", "disc_loss")
-OURS = (Electra, MaskedLM, ReplaceMLM, AllTokensMLM)
+Ours = Electra | MaskedLM | ReplaceMLM | AllTokensMLM
 
 
 def loss_weights(objective: nn.Module) -> tuple[float, float]:
@@ -19,10 +22,11 @@ def loss_weights(objective: nn.Module) -> tuple[float, float]:
     return getattr(objective, "gen_weight", 1.0), getattr(objective, "disc_weight", 1.0)
 
 
-def has_tokens(objective: nn.Module) -> bool:
+def has_tokens(objective: nn.Module) -> TypeGuard[Ours]:
     """Whether we know which tokens its losses are means of. Of somebody's own objective, a subclass too, only rows can be counted."""
-    bases = type(objective).__mro__
-    return bases[0] in OURS or (bases[0].__name__.startswith("FSDP") and any(base in OURS for base in bases[1:3]))
+    # fully_shard makes a class of FSDPModule and the class that was there
+    kind = type(objective).__bases__[1] if isinstance(objective, FSDPModule) else type(objective)
+    return kind in get_args(Ours)
 
 
 def shares_of(pieces: list[Piece], objective: nn.Module, batch_size: int, team: Team) -> list[Tensor]:
@@ -40,16 +44,16 @@ def shares_of(pieces: list[Piece], objective: nn.Module, batch_size: int, team: 
 
 
 @torch.no_grad()
-def count_tokens(objective: nn.Module, piece: Piece) -> Tensor:
+def count_tokens(objective: Ours, piece: Piece) -> Tensor:
     """How many tokens the generator's and the discriminator's losses of a piece are means of: float64 (2,)."""
     masking = objective.masking
-    positions, counts = masking.choose(piece.ids, masking.draws(piece.ids, piece.keys).lottery)  # type: ignore[operator, union-attr]
+    positions, counts = masking.choose(piece.ids, masking.draws(piece.ids, piece.keys).lottery)
     if isinstance(objective, ReplaceMLM):
         num_scored = counts.sum()
     elif getattr(objective, "loss_on", "all") == "masked":
         num_scored = corrupt.is_chosen(piece.ids, positions, counts).sum()
     else:
-        num_scored = (piece.ids != masking.special.pad).sum()  # type: ignore[union-attr]
+        num_scored = (piece.ids != masking.special.pad).sum()
     return torch.stack([counts.sum(), num_scored]).double() * bool(piece.num_rows)
 
 

@@ -16,9 +16,10 @@ import torch
 
 from electrakit.data.batches import read_manifest
 from electrakit.data.folder import only_writer
+from electrakit.data.writing import write_json
 from electrakit.errors import UserError, mended_by_user
 from electrakit.pretrain_config import PretrainConfig, from_json, to_json
-from electrakit.train.checkpoint import checkpoint_path, read_progress, sync
+from electrakit.train.checkpoint import checkpoint_path, read_progress
 from electrakit.train.distributed import Team
 
 MAY_CHANGE = {  # what decides when and where things are written, or how fast: not what is learned
@@ -69,35 +70,43 @@ def opened(path: Path, team: Team) -> Iterator[None]:
         yield
 
 
-def check_fits(path: Path, config: PretrainConfig, data: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class Stored:
+    """What config.json says about the start before."""
+
+    settings: PretrainConfig
+    data: dict[str, Any]
+    num_processes: int
+
+
+def read_config(path: Path) -> Stored:
+    """Of a run; what an older version did not know has its default."""
+    try:
+        stored = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        settings = from_json(completed(stored["settings"], to_json(PretrainConfig())))
+        return Stored(settings, stored["data"], stored["processes"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path / 'config.json'} cannot be used: {error}; name another --run") from None
+
+
+def check_fits(path: Path, before: Stored, config: PretrainConfig, data: dict[str, Any]) -> None:
     """Refuse to go on with other settings or other shards, and show the difference."""
-    before = read_json(path / "config.json")
-    settings = to_json(stored_config(path, before))
-    changes = [*differences(settings, to_json(config)), *differences(before["data"], data, "data.")]
+    changes = [*differences(to_json(before.settings), to_json(config)), *differences(before.data, data, "data.")]
     if changes:
         raise UserError(
             f"{path} was started with other settings: {', '.join(changes)}; change them back, or name another --run"
         )
 
 
-def stored_config(path: Path, stored: dict[str, Any]) -> PretrainConfig:
-    """The settings of a run; what an older version did not know has its default."""
-    try:
-        return from_json(completed(stored["settings"], to_json(PretrainConfig())))
-    except (UserError, KeyError) as error:
-        raise UserError(f"{path / 'config.json'} cannot be used: {error}; name another --run") from None
-
-
 def completed(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """The values, and the defaults of those that are missing, in parts too."""
+    both = {name: (value, defaults.get(name)) for name, value in values.items()}
     parts = {
-        name: completed(value, defaults[name]) for name, value in values.items() if is_part(value, defaults.get(name))
+        name: completed(value, default)
+        for name, (value, default) in both.items()
+        if isinstance(value, dict) and isinstance(default, dict)
     }
     return {**defaults, **values, **parts}
-
-
-def is_part(value: Any, default: Any) -> bool:
-    return isinstance(value, dict) and isinstance(default, dict)
 
 
 def write_config(path: Path, config: PretrainConfig, data: dict[str, Any], num_processes: int) -> None:
@@ -167,27 +176,8 @@ def cpu_name() -> str:
 
 
 def write_status(run: Run) -> None:
-    """For whoever started the run and has no exit code to look at."""
+    """At each start, and at its end: for whoever started the run and has no exit code to look at."""
     write_json(run.path / "status.json", {"step": run.step, "is_complete": run.is_complete})
-
-
-# --- files -------------------------------------------------------------------------------------------------------------
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}; name another --run") from None
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all, also when the machine loses power."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    sync(temporary)
-    temporary.replace(path)
-    sync(path.parent)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A checkpoint in, sentences out: what the generator puts in place of a masked word, and what the discriminator finds odd."""
+"""A checkpoint in, sentences out: what the generator puts in place of a masked word, and which words the discriminator doubts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,29 @@ class Scored:
 
     token: str
     score: float
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A sentence with a gap, {} between spaces, the word that belongs there, and one that is out of place."""
+
+    sentence: str
+    right: str
+    odd: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the discriminator says about a sentence, and where in it the word in question is."""
+
+    tokens: list[Scored]
+    place: slice
+
+    @property
+    def score(self) -> float:
+        """How likely the word was replaced: the mean over its pieces, so that long words have no advantage."""
+        scores = [token.score for token in self.tokens[self.place]]
+        return sum(scores) / len(scores)
 
 
 class Showcase:
@@ -63,6 +86,12 @@ class Showcase:
             for token, score in zip(ids[1:-1], scores[1:-1], strict=True)
         ]
 
+    def verdict(self, sentence: str, word: str) -> Verdict:
+        """What the discriminator says with this word in the gap."""
+        before, _ = sentence.split("{}")
+        start, length = (len(self.encode(text)) - 2 for text in (before, word))  # without [CLS] and [SEP]
+        return Verdict(self.oddness(sentence.replace("{}", word)), slice(start, start + length))
+
 
 def print_guesses(showcase: Showcase, texts: list[str], console: Console) -> None:
     for text in texts:
@@ -75,15 +104,32 @@ def print_guesses(showcase: Showcase, texts: list[str], console: Console) -> Non
         console.print(line, soft_wrap=True)
 
 
-def print_oddness(showcase: Showcase, texts: list[str], console: Console) -> None:
-    """The oddest token on red, the others the redder the odder."""
-    for text in texts:
-        tokens = showcase.oddness(text)
-        most = max(token.score for token in tokens)
-        line = Text("  ")
-        for token in tokens:
-            style = "bold white on red" if token.score == most else "yellow" if token.score > most / 2 else ""
-            joined = token.token.startswith("##")
-            line.append("" if joined else " ").append(token.token.removeprefix("##"), style=style)
-        oddest = next(token for token in tokens if token.score == most)
-        console.print(line.append(f"   {oddest.token} {most:.0%}", style="dim"), soft_wrap=True)
+def print_swaps(showcase: Showcase, swaps: list[Swap], console: Console) -> None:
+    """Each sentence with the odd word and with the right one, and how often the odd word was doubted more."""
+    num_found = 0
+    for swap in swaps:
+        odd, right = (showcase.verdict(swap.sentence, word) for word in (swap.odd, swap.right))
+        is_found = odd.score > right.score
+        num_found += is_found
+        sentences = [in_colour(odd, "bold magenta"), in_colour(right, "bold cyan")]
+        width = max(len(sentence) for sentence in sentences)
+        for sentence, verdict in zip(sentences, (odd, right), strict=True):
+            sentence.pad_right(width - len(sentence) + 1)
+            sentence.append(f"{verdict.score:6.1%}", style="bold")
+        sentences[0].append("  higher" if is_found else "  not higher", style="green" if is_found else "red")
+        for sentence in sentences:
+            console.print(sentence, soft_wrap=True)
+    console.print(
+        f"  {num_found} of {len(swaps)} odd words got a higher probability than the right word there.",
+        style="bold",
+    )
+
+
+def in_colour(verdict: Verdict, style: str) -> Text:
+    """The sentence, its pieces joined to words, with the word in question in a style."""
+    line = Text("  ")
+    for number, token in enumerate(verdict.tokens):
+        is_in_question = number in range(len(verdict.tokens))[verdict.place]
+        joined = token.token.startswith("##")
+        line.append("" if joined else " ").append(token.token.removeprefix("##"), style if is_in_question else "")
+    return line

@@ -5,11 +5,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-SIGNALS = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGUSR1,
-)  # the last is what Slurm is told to send before the time is up
+# the last is what Slurm is told to send before the time is up
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Interrupts:
@@ -30,6 +27,11 @@ class Interrupts:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         self.asked = signal.Signals(number).name
+
+    def ignore(self) -> None:
+        """From now on, and while the interpreter is taken down too: for a process that has nothing more to do than to leave."""
+        for number in self.before:
+            signal.signal(number, signal.SIG_IGN)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -78,6 +78,7 @@ def load_existing(config: PretrainConfig) -> tuple[PretrainConfig, dict[str, nn.
             continue
         if name not in config.networks:
             raise UserError(f"init_{name} is {place!r}, but this run has no {name}; leave it out")
+        check_is_model(name, Path(place))
         tokenizer = tokenizer_of(config)
         check_vocabulary(tokenizer, place, config)
         sizes[name], found[name] = load_network(place, heads(config)[name], tokenizer.special_ids["sep"])
@@ -87,6 +88,15 @@ def load_existing(config: PretrainConfig) -> tuple[PretrainConfig, dict[str, nn.
     config = override(config, sizes)
     warn_apart(config, found)
     return config, found
+
+
+def check_is_model(name: str, place: Path) -> None:
+    """A run and its checkpoints are no models: these stand in them."""
+    checkpoints = sorted(place.glob("checkpoints/step_*"))
+    model = (checkpoints[-1] if checkpoints else place) / name
+    if (model / "config.json").exists():
+        what = "a run" if checkpoints else "a checkpoint"
+        raise UserError(f"init_{name} is {place}: {what}, with the model inside; use --init-{name} {model}")
 
 
 def load_network(place: str, head: Head, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
@@ -171,8 +181,7 @@ def choose_micro_batch(config: PretrainConfig, team: Team) -> int:
     num_rows = -(-config.batch_size // team.size)
     for_one = estimate_memory(replace(config, micro_batch=1))
     fixed = for_one.total - for_one.activations
-    factor = 0.2 if config.recompute else 1.0
-    num_that_fit = (SHARE_OF_MEMORY * free_memory(team) - fixed) / (for_one.activations * factor)
+    num_that_fit = (SHARE_OF_MEMORY * free_memory(team) - fixed) / for_one.activations
     num_pieces = -(-num_rows // max(1, min(num_rows, int(num_that_fit))))
     return -(-num_rows // num_pieces)
 

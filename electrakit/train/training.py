@@ -18,6 +18,7 @@ from torch import nn
 from electrakit.data.batches import Batches
 from electrakit.errors import UserError
 from electrakit.model.counts import flops_per_token
+from electrakit.model.tie import state_once
 from electrakit.pretrain_config import PretrainConfig
 from electrakit.train import run_folder, start
 from electrakit.train.checkpoint import Checkpoints, Progress, load
@@ -39,6 +40,8 @@ PEAK_FLOPS = {  # of matrix products in bf16, by a part of the GPU's name (maker
     "RTX 3090": 71e12,
 }
 
+DISK = 100e6  # bytes per second that a checkpoint is thought to be written with before one was
+
 
 class Training:
     """All parts of a run, as they were at its newest checkpoint, or at the beginning."""
@@ -57,19 +60,16 @@ class Training:
         self.tokenizer = config.data / "tokenizer"
         data = run_folder.describe_data(config.data)
         self.checkpoints = Checkpoints(self.path, config.keep_last, config.milestones)
-        newest = self.newest_checkpoint()
-        self.config, existing = resolve(
-            config, data, team, is_started=newest is not None, is_custom=objective is not None
-        )
-        if newest is not None:
-            run_folder.check_fits(self.path, self.config, data)
+        newest, is_custom = self.newest_checkpoint(), objective is not None
+        before = None if newest is None else run_folder.read_config(self.path)
+        self.config, existing = resolve(config, data, team, before, is_custom)
+        if before is not None:
+            run_folder.check_fits(self.path, before, self.config, data)
 
-        is_custom = objective is not None
         if objective is None:
             objective = start.new_objective(self.config, data["special_ids"], existing)
-        self.objective = (
-            objective.train() if config.fsdp else objective.to(team.device).train()
-        )  # fsdp moves what it has divided
+        # fsdp moves what it has divided
+        self.objective = objective.train() if config.fsdp else objective.to(team.device).train()
         if config.recompute:
             start.recompute_activations(objective)
         if config.deterministic:
@@ -77,26 +77,21 @@ class Training:
             torch.use_deterministic_algorithms(True)
         if config.compile:
             objective.compile()
-        self.module = wrapped(
-            objective, team, fsdp=config.fsdp, has_unused=is_custom
-        )  # the objective, as the team computes it
+        # the objective, as the team computes it
+        self.module = wrapped(objective, team, fsdp=config.fsdp, has_unused=is_custom)
         self.optimizer = Optimizer(objective, config.optim)
         self.precision = torch.autocast(team.device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
         place: dict[str, Any] = {"rank": team.rank, "world_size": team.size, "micro_batch": self.config.micro_batch}
-        self.feed = Feed(
-            Batches(config.data, config.batch_size, seed=config.seed, verify=team.is_first, **place), config.seed, team
-        )
+        batches = Batches(config.data, config.batch_size, seed=config.seed, verify=team.is_first, **place)
+        self.feed = Feed(batches, config.seed, team)
         self.validation = Validation(self.config, team)
         self.peak_flops = find_peak_flops(team) if config.precision == "bf16" and not is_custom else None
-        self.flops_per_token = (
-            3 / 2 * sum(flops_per_token(self.config).values())
-        )  # the paper counts a backward pass as one forward pass
+        # the paper counts a backward pass as one forward pass
+        self.flops_per_token = 3 / 2 * sum(flops_per_token(self.config).values())
         self.share_of_budget: float | None = None
-        self.seconds_of: dict[str, float] = {
-            "validate": 0.0,
-            "save": 1.0,
-        }  # what a run by the clock keeps free for its end
+        # what a run by the clock keeps free for its end
+        self.seconds_of = {"validate": 0.0, "save": max(1.0, bytes_of_checkpoint(objective, self.optimizer) / DISK)}
 
         if team.is_first:
             self.checkpoints.clean()
@@ -104,6 +99,9 @@ class Training:
             run_folder.write_environment(self.path, team)
         self.log = Log(self.path, self.config, is_silent=not team.is_first)
         self.go_on_from(newest)
+        if team.is_first:
+            self.checkpoints.prune(self.progress)  # a kill may have come in between
+            run_folder.write_status(run_folder.Run(self.path, self.progress.step, is_complete=False))
 
     def newest_checkpoint(self) -> Path | None:
         return self.team.share(self.checkpoints.newest() if self.team.is_first else None)
@@ -112,17 +110,16 @@ class Training:
         """Weights, optimizer, figures and log as they were then; `num_returns` more than then."""
         self.progress = Progress() if checkpoint is None else load(checkpoint, self.objective, self.optimizer)
         self.progress.num_returns += num_returns
-        self.seed = self.config.seed + (
-            self.progress.num_returns << 32
-        )  # what failed once is not tried again in the same way
+        if num_returns:
+            self.progress.num_skipped_in_a_row = 0  # the checkpoint may be from between them
+        # what failed once is not tried again in the same way
+        self.seed = self.config.seed + (self.progress.num_returns << 32)
         self.feed.seed = self.seed
         self.figures = Figures(self.team, self.progress)
-        self.log.go_on_from(None if checkpoint is None else self.progress.step)
+        self.last_saved = None if checkpoint is None else self.progress.step
+        self.log.go_on_from(self.last_saved, self.progress.last_validated)
         if checkpoint is not None:
             self.log.say(f"Going on from {checkpoint}.")
-        self.last_saved = None if checkpoint is None else self.progress.step
-        self.last_validated = self.progress.last_validated
-        self.last_path = checkpoint
         self.started = time.monotonic() - self.progress.seconds
         self.first_step = self.last_timed_step = self.progress.step
         self.began_at = self.timed_from = time.monotonic()
@@ -164,14 +161,20 @@ class Training:
 
     # --- what is written -------------------------------------------------------------------------------------------------
 
-    def count_skipped(self) -> int:
-        """Steps in a row, up to this one, that had no finite gradient."""
+    def must_look(self) -> bool:
+        """Whether the device is waited for at this step."""
+        intervals = (self.config.log_every, self.config.valid_every, self.config.save_every)
+        is_milestone = self.progress.step in self.config.milestones
+        return self.team.device.type == "cpu" or is_milestone or any(map(self.is_due, intervals))
+
+    def count_skipped(self) -> None:
+        """How many steps had no finite gradient."""
         self.progress.num_skipped = int(self.figures.num_skipped.item())
         self.progress.num_skipped_in_a_row = int(self.figures.num_in_a_row.item())
-        return self.progress.num_skipped_in_a_row
 
     def write_log(self) -> None:
         """The means since the last line."""
+        self.count_skipped()
         now, num_steps = time.monotonic(), self.progress.step - self.last_timed_step
         rate = num_steps * self.config.batch_size * self.config.length / max(1e-9, now - self.timed_from)
         self.timed_from, self.last_timed_step = now, self.progress.step
@@ -184,7 +187,7 @@ class Training:
         """Measure the objective on the valid split; whether it is the best so far."""
         with self.outside_of_training("validate"), self.precision:
             figures = self.validation(self.objective)
-        self.last_validated = self.progress.last_validated = self.progress.step
+        self.progress.last_validated = self.progress.step
         if not figures:
             if self.progress.step == 0:
                 self.log.say(
@@ -207,10 +210,9 @@ class Training:
         with self.outside_of_training("save"):
             self.log.sync()
             path = self.checkpoints.save(self.progress, self.objective, self.optimizer, self.tokenizer, self.team)
-        self.last_saved, self.last_path = self.progress.step, path
+        self.last_saved = self.progress.step
         with self.outside_of_training("tell"):
-            if self.team.is_first:
-                self.tell(path)
+            self.team.first_does(lambda: self.tell(path))
 
     def tell(self, path: Path) -> None:
         """Call on_checkpoint, the function and the command; their failures are reported, and nothing more."""
@@ -218,10 +220,11 @@ class Training:
             if self.on_checkpoint is not None:
                 self.on_checkpoint(path)
             if self.config.on_checkpoint is not None:
-                subprocess.run(
-                    self.config.on_checkpoint.replace("{path}", shlex.quote(str(path))), shell=True, check=True
-                )
-        except Exception as error:  # whatever it is, it is not ours
+                command = self.config.on_checkpoint.replace("{path}", shlex.quote(str(path)))
+                subprocess.run(command, shell=True, check=True)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever it is, sys.exit too, it is not ours
             self.log.say(f"on_checkpoint failed for {path}: {type(error).__name__}: {error}", "bold yellow")
 
     @contextlib.contextmanager
@@ -234,7 +237,7 @@ class Training:
 
 
 def resolve(
-    config: PretrainConfig, data: dict[str, Any], team: Team, *, is_started: bool, is_custom: bool
+    config: PretrainConfig, data: dict[str, Any], team: Team, before: run_folder.Stored | None, is_custom: bool
 ) -> tuple[PretrainConfig, dict[str, nn.Module]]:
     """The settings with nothing left open, and the existing networks that a new run starts from."""
     existing: dict[str, nn.Module] = {}
@@ -243,16 +246,13 @@ def resolve(
             f"{place} and an objective of your own: load the weights into your objective's networks yourself"
         )
     has_init = config.init_discriminator is not None or config.init_generator is not None
-    if is_started:
-        assert config.run is not None
-        stored = run_folder.read_json(config.run / "config.json")
-        before = run_folder.stored_config(config.run, stored)
+    if before is not None:
         if has_init:  # the weights are in the checkpoint, their sizes in config.json
-            config = replace(config, discriminator=before.discriminator, generator=before.generator)
-        if (
-            config.micro_batch is None and stored["processes"] == team.size
-        ):  # other pieces would be rounded in another way
-            config = replace(config, micro_batch=before.micro_batch)
+            networks = {name: getattr(before.settings, name) for name in ("discriminator", "generator")}
+            config = replace(config, **networks)
+        if config.micro_batch is None and before.num_processes == team.size:
+            # other pieces would be rounded in another way
+            config = replace(config, micro_batch=before.settings.micro_batch)
     elif has_init:
         config, existing = start.load_existing(config)
     config = start.fitted(config, data, is_custom)
@@ -260,6 +260,12 @@ def resolve(
         rows = -(-config.batch_size // team.size) if is_custom else start.choose_micro_batch(config, team)
         config = replace(config, micro_batch=team.share(rows))
     return config, existing
+
+
+def bytes_of_checkpoint(objective: nn.Module, optimizer: Optimizer) -> int:
+    """About: the networks are in it twice, for us and for transformers."""
+    tensors = [*state_once(objective).values()] * 2 + [*optimizer.state().values()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def find_peak_flops(team: Team) -> float | None:

@@ -13,9 +13,8 @@ from electrakit.objective.randomness import draw, row_keys
 
 torch.set_num_threads(1)
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 300
-WORDS = torch.arange(
-    5, VOCAB, 20
-)  # few, so that the generator guesses some of them: then a chosen token is not a replaced one
+# Few, so that the generator guesses some of them: then a chosen token is not a replaced one.
+WORDS = torch.arange(5, VOCAB, 20)
 
 
 def rows_of_text() -> torch.Tensor:
