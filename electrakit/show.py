@@ -109,7 +109,7 @@ def run_facts(config: PretrainConfig, manifest: dict[str, Any] | None) -> list[t
         ("schedule", f"{optim.schedule}, {optim.warmup_steps:,} steps of warm-up"),
         ("steps", f"{config.steps:,} of {config.batch_size:,} rows of {config.length:,} tokens"),
         ("tokens seen", f"{config.num_tokens:,} ({number(config.num_tokens)})"),
-        ("precision", config.precision + (", compiled" if config.compile else "")),
+        ("precision", precision_text(config)),
         ("seed", str(config.seed)),
         (
             "every",
@@ -123,6 +123,13 @@ def run_facts(config: PretrainConfig, manifest: dict[str, Any] | None) -> list[t
     if config.run is not None:
         facts.append(("run folder", str(config.run)))
     return facts
+
+
+def precision_text(config: PretrainConfig) -> str:
+    if config.plain:
+        return "fp32, plain torch" if config.precision == "auto" else f"{config.precision}, plain torch"
+    text = "bf16 where the machine has it, else fp32" if config.precision == "auto" else config.precision
+    return text + (", compiled" if config.compile else "")
 
 
 def objective_text(config: PretrainConfig) -> str:
@@ -158,6 +165,7 @@ def cost_facts(config: PretrainConfig) -> list[tuple[str, str]]:
     count, memory = count_parameters(config), estimate_memory(config)
     rows = min(config.micro_batch or config.batch_size, config.batch_size)
     step = flops_per_step(config)
+    precision = "bf16" if config.precision == "bf16" else "fp32"
     what = "network" if config.objective.kind == "mlm" else "discriminator"
     return [
         ("parameters", f"{count.total:,} ({number(count.total)}), each once"),
@@ -172,7 +180,10 @@ def cost_facts(config: PretrainConfig) -> list[tuple[str, str]]:
             f"about {size(memory.total)} with {rows:,} rows at a time: weights {size(memory.weights)}, gradients {size(memory.gradients)}, "
             f"optimizer {size(memory.optimizer)}, activations {size(memory.activations)}",
         ),
-        ("activations of a row", f"{size(memory.activations / rows)} in {config.precision}, with fused attention"),
+        (
+            "activations of a row",
+            f"{size(memory.activations / rows)} in {precision}, with fused attention",
+        ),
     ]
 
 

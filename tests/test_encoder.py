@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electrakit.errors import UserError
-from electrakit.model.encoder import Discriminator, Generator, Network, segments
+from electrakit.model.encoder import Discriminator, Generator, Network
+from electrakit.model.tokens import segments
 from electrakit.network_config import NetworkConfig
 
 torch.set_num_threads(1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from electrakit.model.encoder import Discriminator, Generator
-from electrakit.model.modern import rotate, rotations
+from electrakit.model.layers import rotate, rotations
 from electrakit.network_config import NetworkConfig
 
 torch.set_num_threads(1)

@@ -13,23 +13,27 @@ SPECIAL = {"pad": 0, "cls": 2, "sep": 3, "mask": 4}
 TEAM = Team(torch.device("cpu"))
 
 
+def compute(objective, piece):
+    return objective(piece.ids, piece.keys)
+
+
 def config(shards, **changes):
     return presets.tiny(data=shards, vocab_size=120, length=32, valid_rows=16, **{"micro_batch": 16, **changes})
 
 
 def test_figures_repeat_whatever_the_seed_and_the_micro_batch(shards):
     objective = build_objective(config(shards), SPECIAL).train()
-    first = Validation(config(shards), TEAM)(objective)
-    assert Validation(config(shards), TEAM)(objective) == first
-    assert Validation(config(shards, seed=9), TEAM)(objective) == first
-    assert Validation(config(shards, micro_batch=5), TEAM)(objective) == pytest.approx(first, rel=1e-4)
+    first = Validation(config(shards), TEAM)(objective, compute)
+    assert Validation(config(shards), TEAM)(objective, compute) == first
+    assert Validation(config(shards, seed=9), TEAM)(objective, compute) == first
+    assert Validation(config(shards, micro_batch=5), TEAM)(objective, compute) == pytest.approx(first, rel=1e-4)
     assert objective.training  # as it was
 
 
 def test_figures_are_those_of_one_batch_and_scikit_learns_auc(shards):
     objective = build_objective(config(shards), SPECIAL)
     validation = Validation(config(shards), TEAM)
-    figures = validation(objective)
+    figures = validation(objective, compute)
     [piece] = validation.feed.read(0)
     with torch.no_grad():
         output = objective.eval()(piece.ids, piece.keys)
@@ -46,4 +50,4 @@ def test_without_a_valid_split_there_are_no_figures(shards, tmp_path):
 
     text = shards.parent / "corpus.txt"
     other = ek.prepare([text], tokenizer=shards / "tokenizer", length=32, valid=0.0, out=tmp_path / "x", workers=1)
-    assert Validation(config(other), TEAM)(build_objective(config(other), SPECIAL)) == {}
+    assert Validation(config(other), TEAM)(build_objective(config(other), SPECIAL), compute) == {}

@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electrakit.errors import UserError
-from electrakit.model.layers import attend, head, initialise, run, split_heads
+from electrakit.model import kernels
+from electrakit.model.layers import head, initialise, run
 from electrakit.model.modern import ModernBody
+from electrakit.model.tokens import Grid, Line, Tokens
 from electrakit.network_config import NetworkConfig
 
 EPSILON = 1e-12
@@ -18,6 +20,9 @@ EPSILON = 1e-12
 class Network(nn.Module):
     """A body, `classic` or `modern`, and what both heads need of it. `body.embeddings` is the part that `tie` shares."""
 
+    has_kernels = False
+    """Whether it computes with the kernels of `electrakit.model.kernels`: see `use_kernels`."""
+
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
@@ -25,12 +30,23 @@ class Network(nn.Module):
 
     def hidden(self, ids: Tensor) -> Tensor:
         """The last hidden states of ids (B, T): (B, T, H)."""
+        tokens, hidden = self.encode(ids)
+        return tokens.as_grid(hidden)
+
+    def encode(self, ids: Tensor) -> tuple[Tokens, Tensor]:
+        """The tokens of ids (B, T), and their last hidden states."""
         if ids.size(1) > self.config.max_length:
             raise UserError(
                 f"a row of {ids.size(1)} tokens is longer than max_length={self.config.max_length}; "
                 "cut the rows or build the network with a larger max_length"
             )
-        return self.body(ids)
+        kind = Line if self.uses_kernels(ids) else Grid
+        tokens = kind.of(ids, self.config.pad_token_id, self.config.sep_token_id)
+        return tokens, self.body(tokens)
+
+    def uses_kernels(self, ids: Tensor) -> bool:
+        """Here and now: they are of the CPU, and no compiler can look into them."""
+        return self.has_kernels and ids.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class Generator(Network):
@@ -45,10 +61,8 @@ class Generator(Network):
 
     def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
         """Logits at the positions (B, K): (B, K, V). Without positions at every token: (B, T, V)."""
-        hidden = self.hidden(ids)
-        if positions is not None:
-            hidden = hidden.gather(1, positions[..., None].expand(-1, -1, hidden.size(-1)))  # (B, K, H)
-        return self.score_words(hidden)
+        tokens, hidden = self.encode(ids)
+        return self.score_words(tokens.as_grid(hidden) if positions is None else tokens.at(hidden, positions))
 
     def score_words(self, hidden: Tensor) -> Tensor:
         """The head: (..., H) -> (..., V)."""
@@ -68,7 +82,8 @@ class Discriminator(Network):
 
     def forward(self, ids: Tensor) -> Tensor:
         """One logit for each token, positive for "replaced": (B, T)."""
-        return self.score(self.head(self.hidden(ids))).squeeze(-1)
+        tokens, hidden = self.encode(ids)
+        return tokens.as_grid(self.score(self.head(hidden)).squeeze(-1))
 
 
 class ClassicBody(nn.Module):
@@ -76,10 +91,9 @@ class ClassicBody(nn.Module):
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
-        self.pad, self.sep = config.pad_token_id, config.sep_token_id
         self.recompute = False  # gradient checkpointing of the layers
         self.embeddings = ClassicEmbeddings(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
         needs_projection = config.embedding_size != config.hidden_size
         self.projection = nn.Linear(config.embedding_size, config.hidden_size) if needs_projection else nn.Identity()
         self.layers = nn.ModuleList(ClassicLayer(config) for _ in range(config.num_layers))
@@ -87,11 +101,10 @@ class ClassicBody(nn.Module):
         if isinstance(self.projection, nn.Linear):
             nn.init.xavier_uniform_(self.projection.weight)  # glorot: the official code names no initializer here
 
-    def forward(self, ids: Tensor) -> Tensor:
-        attended = ids != self.pad
-        hidden = self.projection(self.dropout(self.embeddings(ids, segments(ids, self.pad, self.sep))))
+    def forward(self, tokens: Tokens) -> Tensor:
+        hidden = self.projection(tokens.dropout(self.embeddings(tokens), self.dropout if self.training else 0.0))
         for layer in self.layers:
-            hidden = run(layer, hidden, attended, recompute=self.recompute and self.training)
+            hidden = run(layer, hidden, tokens, recompute=self.recompute and self.training)
         return hidden
 
     @staticmethod
@@ -117,9 +130,9 @@ class ClassicEmbeddings(nn.Module):
         self.segment = nn.Embedding(2, config.embedding_size)
         self.norm = nn.LayerNorm(config.embedding_size, eps=EPSILON)
 
-    def forward(self, ids: Tensor, segment: Tensor) -> Tensor:
-        """Both (B, T): (B, T, E)."""
-        return self.norm(self.word(ids) + self.segment(segment) + self.position.weight[: ids.size(1)])
+    def forward(self, tokens: Tokens) -> Tensor:
+        """A batch of E."""
+        return self.norm(self.word(tokens.ids) + self.segment(tokens.segments) + tokens.look_up(self.position))
 
 
 class ClassicLayer(nn.Module):
@@ -128,30 +141,31 @@ class ClassicLayer(nn.Module):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         size = config.hidden_size
-        self.num_heads, self.attention_dropout = config.num_heads, config.attention_dropout
+        self.num_heads = config.num_heads
+        self.dropout, self.attention_dropout = config.dropout, config.attention_dropout
         self.qkv = nn.Linear(size, 3 * size)
         self.attention_out = nn.Linear(size, size)
         self.attention_norm = nn.LayerNorm(size, eps=EPSILON)
         self.ffn_in = nn.Linear(size, config.ffn_size)
         self.ffn_out = nn.Linear(config.ffn_size, size)
         self.ffn_norm = nn.LayerNorm(size, eps=EPSILON)
-        self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """(B, T, H) and (B, T): (B, T, H)."""
-        query, key, value = split_heads(self.qkv(hidden), self.num_heads)
-        mixed = attend(query, key, value, attended, self.attention_dropout if self.training else 0.0)
-        hidden = self.attention_norm(hidden + self.dropout(self.attention_out(mixed)))
-        return self.ffn_norm(hidden + self.dropout(self.ffn_out(F.gelu(self.ffn_in(hidden)))))
-
-
-def segments(ids: Tensor, pad: int, sep: int | None) -> Tensor:
-    """0 up to and with the first [SEP], 1 behind it, 0 for padding: (B, T)."""
-    if sep is None:
-        return torch.zeros_like(ids)
-    is_sep = (ids == sep).long()
-    num_before = is_sep.cumsum(-1) - is_sep
-    return ((num_before > 0) & (ids != pad)).long()
+    def forward(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        """A batch of H and its tokens: a batch of H."""
+        rate, attention_rate = (self.dropout, self.attention_dropout) if self.training else (0.0, 0.0)
+        mixed = tokens.attend(hidden, self.qkv, self.num_heads, attention_rate)
+        _, hidden = tokens.add(hidden, mixed, self.attention_out, self.attention_norm, rate)
+        _, hidden = tokens.add(hidden, tokens.gelu(hidden, self.ffn_in), self.ffn_out, self.ffn_norm, rate)
+        return hidden
 
 
 BODIES: dict[str, type[ClassicBody] | type[ModernBody]] = {"classic": ClassicBody, "modern": ModernBody}
+
+
+def use_kernels(module: nn.Module) -> bool:
+    """Let our own networks inside a module compute with kernels, where these can be built; whether they can."""
+    can_be_built = kernels.load() is not None
+    for network in module.modules():
+        if isinstance(network, Network):
+            network.has_kernels = can_be_built
+    return can_be_built

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.errors import UserError
-from electrakit.model.encoder import segments
 from electrakit.model.families import is_transformers, known_head
+from electrakit.model.tokens import segments
 
 TRUE_FOR_PADDING = {"attention_mask": False, "key_padding_mask": True, "src_key_padding_mask": True}
 """Names of masks that say what they mean: transformers' is true for real tokens, torch's for padding."""

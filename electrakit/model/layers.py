@@ -1,6 +1,6 @@
-"""What both bodies are made of: attention to real tokens, the step before an output layer, and the first weights.
+"""What both bodies are made of: rotary positions, the step before an output layer, and the first weights.
 
-Shapes: B rows, T tokens, H hidden, N heads of D numbers.
+Shapes: B rows, T tokens, N heads of D numbers.
 """
 
 from collections import OrderedDict
@@ -8,28 +8,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 SIGMA = 0.02  # of the official initialisation: a truncated normal, cut at two sigma
 
 
-def split_heads(qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The fused projection (B, T, 3H) as query, key and value, each (B, N, T, D)."""
-    num_rows, num_tokens, width = qkv.shape
-    heads = qkv.view(num_rows, num_tokens, 3, num_heads, width // (3 * num_heads))
-    query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
-    return query, key, value
+def rotations(num_tokens: int, head_size: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every position's angles, each (T, D). Computed, not stored: always float32, on any device."""
+    exponents = torch.arange(0, head_size, 2, device=device, dtype=torch.float32) / head_size
+    angles = torch.arange(num_tokens, device=device, dtype=torch.float32)[:, None] * (1.0 / base**exponents)
+    angles = torch.cat([angles, angles], dim=-1)
+    return angles.cos(), angles.sin()
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, attended: Tensor, dropout: float) -> Tensor:
-    """Attention to the keys that are `attended` (B, T): (B, T, H).
-
-    The mask stays boolean and (B, 1, 1, T), never T x T (15 to 20 % slower in one CPU run), and is always there, padding or not: one
-    graph for every batch. A row of nothing but padding gives zeros, not NaN.
-    """
-    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=attended[:, None, None], dropout_p=dropout)
-    return mixed.transpose(1, 2).flatten(2)
+def rotate(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each pair (i, i + D/2) of the heads (B, N, T, D) by its position's angle."""
+    cosine, sine = turn
+    first, second = heads.float().chunk(2, dim=-1)
+    turned = heads.float() * cosine + torch.cat([-second, first], dim=-1) * sine
+    return turned.to(heads.dtype)
 
 
 def run(layer: nn.Module, *inputs: Any, recompute: bool) -> Tensor:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,6 +11,7 @@ from electrakit.errors import UserError
 from electrakit.model.adapt import as_discriminator, as_generator, sep_token_of, vocab_size_of
 from electrakit.model.tie import check_not_torn_apart, check_output_table
 from electrakit.objective import corrupt
+from electrakit.objective.guess import Sampling, guess
 from electrakit.objective.masking import Masking, check_rates, special_tokens, whole_numbers
 from electrakit.objective.output import Output, detection, ratio
 from electrakit.objective.randomness import Draws
@@ -146,21 +146,19 @@ class WithGenerator(nn.Module):
 
     def corrupt(self, ids: Tensor, draws: Draws) -> Corrupted:
         """Choose, mask, guess, sample, write: into the original rows, not the masked ones."""
-        positions, counts, originals, shown = self.masking(ids, draws)
+        masked = self.masking(ids, draws)
+        positions, counts, originals, _ = masked
         without = self.masking.special.shape_the_row
-        not_these = originals if self.disallow_correct else None
-        mlm_loss = gen_acc = None
+        guesses = None
         if self.generator is None:
             assert self.vocab_size is not None
+            not_these = originals if self.disallow_correct else None
             sampled = corrupt.uniform_tokens(draws.sample, self.vocab_size, without, not_these)
         else:
-            logits = self.generator(shown, positions)  # (B, K, V)
-            mlm_loss = mean_cross_entropy(logits, originals, counts)
-            gen_acc = accuracy(logits, originals, counts)
-            sampled = corrupt.sample(
-                logits, draws.sample, temperature=self.temperature, without=without, not_these=not_these
-            )
-            sampled = torch.where(sampled < 0, originals, sampled)  # of NaN: the loss says so
+            sampling = Sampling(draws.sample, self.temperature, without, self.disallow_correct)
+            guesses = guess(self.generator, masked, sampling)
+            assert guesses.sampled is not None
+            sampled = guesses.sampled
         written = self.masking.write(ids, positions, sampled, counts)
         return Corrupted(
             ids=written,
@@ -169,8 +167,8 @@ class WithGenerator(nn.Module):
             positions=positions,
             counts=counts,
             originals=originals,
-            mlm_loss=mlm_loss,
-            gen_acc=gen_acc,
+            mlm_loss=None if guesses is None else guesses.loss,
+            gen_acc=None if guesses is None else guesses.accuracy,
             sampled_acc=ratio((sampled == originals) & counts, counts),
         )
 
@@ -249,16 +247,3 @@ def check_vocabularies(generator: nn.Module, discriminator: nn.Module) -> None:
             f"the generator has a vocabulary of {ours}, the discriminator one of {theirs}: it could not read all samples; "
             "build both for the same tokenizer"
         )
-
-
-def mean_cross_entropy(logits: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
-    """Over the positions that count: logits (B, K, V), targets and counts (B, K)."""
-    wanted = targets.masked_fill(~counts, -100)  # cross_entropy's ignore_index
-    total = F.cross_entropy(logits.float().flatten(0, -2), wanted.flatten(), reduction="sum")
-    return total / counts.sum().clamp(min=1)
-
-
-@torch.no_grad()
-def accuracy(logits: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
-    """How often the best guess is right, over the positions that count."""
-    return ratio((logits.argmax(-1) == targets) & counts, counts)

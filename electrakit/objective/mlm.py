@@ -11,8 +11,9 @@ from torch.utils.checkpoint import checkpoint
 from electrakit.errors import UserError
 from electrakit.model.adapt import GeneratorAdapter, as_generator, new_output, sep_token_of, unwrap, vocab_size_of
 from electrakit.model.encoder import Generator
-from electrakit.objective.electra import Corrupted, WithGenerator, accuracy, mean_cross_entropy
-from electrakit.objective.masking import Masking, special_tokens, whole_numbers
+from electrakit.objective.electra import Corrupted, WithGenerator
+from electrakit.objective.guess import guess
+from electrakit.objective.masking import Masked, Masking, special_tokens, whole_numbers
 from electrakit.objective.output import Output, detection, ratio
 from electrakit.objective.randomness import Draws
 
@@ -56,17 +57,16 @@ class MaskedLM(nn.Module):
     def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
         """ids (B, T); `draws` as in Electra."""
         ids = whole_numbers(ids)
-        positions, counts, originals, shown = self.masking(ids, self.masking.draws(ids, draws))
-        logits = self.model(shown, positions)  # (B, K, V)
-        loss = mean_cross_entropy(logits, originals, counts)
+        masked = self.masking(ids, self.masking.draws(ids, draws))
+        loss, accuracy, _ = guess(self.model, masked)
         return Output(
             loss=loss,
             mlm_loss=loss,
-            gen_acc=accuracy(logits, originals, counts),
+            gen_acc=accuracy,
             attended=ids != self.masking.special.pad,
-            corrupted=shown,
-            positions=positions,
-            counts=counts,
+            corrupted=masked.shown,
+            positions=masked.positions,
+            counts=masked.counts,
         )
 
 
@@ -80,9 +80,8 @@ class ReplaceMLM(WithGenerator):
     kind = "replace_mlm"
 
     def score(self, ids: Tensor, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
-        logits = self.discriminator(corrupted.ids, corrupted.positions)  # (B, K, V)
-        disc_loss = mean_cross_entropy(logits, corrupted.originals, corrupted.counts)
-        disc_acc = accuracy(logits, corrupted.originals, corrupted.counts)
+        masked = Masked(corrupted.positions, corrupted.counts, corrupted.originals, corrupted.ids)
+        disc_loss, disc_acc, _ = guess(self.discriminator, masked)
         return disc_loss, {"disc_acc": disc_acc, "is_scored": corrupted.is_chosen}
 
 

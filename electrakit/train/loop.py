@@ -103,8 +103,7 @@ def train_step(training: Training) -> None:
     shares = shares_of(pieces, training.objective, config.batch_size, team)
     for piece, share in zip(pieces, shares, strict=True):
         with averaging(training.module, piece.is_last):
-            with training.precision:
-                output = training.module(piece.ids, piece.keys)
+            output = training.compute(training.module, piece)
             loss = share_of_loss(output, share, training.objective)
             (loss * team.size).backward()  # the team takes the mean of its gradients
         training.figures.add(output, loss, share, piece.num_rows / config.batch_size)

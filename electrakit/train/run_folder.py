@@ -23,7 +23,7 @@ from electrakit.train.checkpoint import checkpoint_path, read_progress
 from electrakit.train.distributed import Team
 
 MAY_CHANGE = {  # what decides when and where things are written, or how fast: not what is learned
-    *("run", "data", "steps", "budget", "micro_batch", "compile", "deterministic", "recompute", "fsdp"),
+    *("run", "data", "steps", "budget", "micro_batch", "compile", "plain", "deterministic", "recompute", "fsdp"),
     *("log_every", "valid_every", "save_every", "keep_last", "keep_at", "on_checkpoint", "wandb"),
 }
 PACKAGES = ("electrakit", "torch", "transformers", "tokenizers", "safetensors", "numpy")

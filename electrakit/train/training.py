@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import re
 import shlex
 import subprocess
 import time
@@ -19,26 +18,16 @@ from electrakit.data.batches import Batches
 from electrakit.errors import UserError
 from electrakit.model.counts import flops_per_token
 from electrakit.model.tie import state_once
+from electrakit.objective.output import Output
 from electrakit.pretrain_config import PretrainConfig
-from electrakit.train import run_folder, start
+from electrakit.train import machine, run_folder, start
 from electrakit.train.checkpoint import Checkpoints, Progress, load
 from electrakit.train.distributed import Team, wrapped
-from electrakit.train.feed import Feed
+from electrakit.train.feed import Feed, Piece
 from electrakit.train.figures import Figures
 from electrakit.train.log import Log
 from electrakit.train.optim import Optimizer
 from electrakit.train.validation import Validation
-
-PEAK_FLOPS = {  # of matrix products in bf16, by a part of the GPU's name (makers' data sheets, without sparsity)
-    "H100": 989e12,
-    "H200": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "A10": 125e12,
-    "RTX 4090": 165e12,
-    "RTX 3090": 71e12,
-}
 
 DISK = 100e6  # bytes per second that a checkpoint is thought to be written with before one was
 
@@ -57,12 +46,14 @@ class Training:
 
         assert config.data is not None and config.run is not None
         self.path, self.team, self.on_checkpoint = config.run, team, on_checkpoint
-        self.tokenizer = config.data / "tokenizer"
-        data = run_folder.describe_data(config.data)
+        shards = config.data
+        self.tokenizer = shards / "tokenizer"
+        data = run_folder.describe_data(shards)
         self.checkpoints = Checkpoints(self.path, config.keep_last, config.milestones)
         newest, is_custom = self.newest_checkpoint(), objective is not None
         before = None if newest is None else run_folder.read_config(self.path)
         self.config, existing = resolve(config, data, team, before, is_custom)
+        config = self.config
         if before is not None:
             run_folder.check_fits(self.path, before, self.config, data)
 
@@ -75,18 +66,17 @@ class Training:
         if config.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
-        if config.compile:
-            objective.compile()
+        news = machine.make_fast(objective, config, team)
         # the objective, as the team computes it
         self.module = wrapped(objective, team, fsdp=config.fsdp, has_unused=is_custom)
         self.optimizer = Optimizer(objective, config.optim)
         self.precision = torch.autocast(team.device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
         place: dict[str, Any] = {"rank": team.rank, "world_size": team.size, "micro_batch": self.config.micro_batch}
-        batches = Batches(config.data, config.batch_size, seed=config.seed, verify=team.is_first, **place)
+        batches = Batches(shards, config.batch_size, seed=config.seed, verify=team.is_first, **place)
         self.feed = Feed(batches, config.seed, team)
         self.validation = Validation(self.config, team)
-        self.peak_flops = find_peak_flops(team) if config.precision == "bf16" and not is_custom else None
+        self.peak_flops = machine.find_peak_flops(team) if config.precision == "bf16" and not is_custom else None
         # the paper counts a backward pass as one forward pass
         self.flops_per_token = 3 / 2 * sum(flops_per_token(self.config).values())
         self.share_of_budget: float | None = None
@@ -98,6 +88,8 @@ class Training:
             run_folder.write_config(self.path, self.config, data, team.size)
             run_folder.write_environment(self.path, team)
         self.log = Log(self.path, self.config, is_silent=not team.is_first)
+        for text in news:
+            self.log.say(text, "yellow")
         self.go_on_from(newest)
         if team.is_first:
             self.checkpoints.prune(self.progress)  # a kill may have come in between
@@ -127,6 +119,18 @@ class Training:
     def close(self) -> None:
         self.feed.close()
         self.log.close()
+
+    def compute(self, module: nn.Module, piece: Piece) -> Output:
+        """What the objective, or the team's wrapper of it, says of a micro-batch. If the compiler fails, only its own part ends."""
+        with self.precision:
+            try:
+                return module(piece.ids, piece.keys)
+            except RuntimeError as error:
+                if not self.config.compile or not machine.is_of_compiler(error):
+                    raise
+                self.log.say(f"Going on without compiling: {str(error).splitlines()[0]}", "bold yellow")
+                machine.stop_compiling(self.objective)
+                return module(piece.ids, piece.keys)
 
     # --- when to stop ----------------------------------------------------------------------------------------------------
 
@@ -185,8 +189,8 @@ class Training:
 
     def validate(self) -> bool:
         """Measure the objective on the valid split; whether it is the best so far."""
-        with self.outside_of_training("validate"), self.precision:
-            figures = self.validation(self.objective)
+        with self.outside_of_training("validate"):
+            figures = self.validation(self.objective, self.compute)
         self.progress.last_validated = self.progress.step
         if not figures:
             if self.progress.step == 0:
@@ -255,7 +259,9 @@ def resolve(
             config = replace(config, micro_batch=before.settings.micro_batch)
     elif has_init:
         config, existing = start.load_existing(config)
-    config = start.fitted(config, data, is_custom)
+    if config.precision == "auto" and before is not None:
+        config = replace(config, precision=before.settings.precision)
+    config = machine.resolved(start.fitted(config, data, is_custom), team, is_custom)
     if config.micro_batch is None:
         rows = -(-config.batch_size // team.size) if is_custom else start.choose_micro_batch(config, team)
         config = replace(config, micro_batch=team.share(rows))
@@ -266,9 +272,3 @@ def bytes_of_checkpoint(objective: nn.Module, optimizer: Optimizer) -> int:
     """About: the networks are in it twice, for us and for transformers."""
     tensors = [*state_once(objective).values()] * 2 + [*optimizer.state().values()]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def find_peak_flops(team: Team) -> float | None:
-    """What the GPU can do at most; None where we do not know it."""
-    name = torch.cuda.get_device_name(team.device) if team.device.type == "cuda" else ""
-    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)

@@ -1,15 +1,16 @@
 """A valid split in, figures out: always the same rows, always corrupted in the same way, so that curves can be compared."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from electrakit.data.batches import Batches, read_manifest
-from electrakit.objective.output import EvaluationSums
+from electrakit.objective.output import EvaluationSums, Output
 from electrakit.pretrain_config import PretrainConfig
 from electrakit.train.distributed import Team
-from electrakit.train.feed import Feed
+from electrakit.train.feed import Feed, Piece
 from electrakit.train.losses import LOSSES, has_tokens, loss_weights
 
 SEED = 0  # of the rows and of what is masked: that of the run would make two runs incomparable
@@ -28,7 +29,7 @@ class Validation:
             self.feed = Feed(Batches(config.data, num_rows, split="valid", seed=SEED, **settings), SEED, team)
 
     @torch.no_grad()
-    def __call__(self, objective: nn.Module) -> dict[str, float]:
+    def __call__(self, objective: nn.Module, compute: Callable[[nn.Module, Piece], Output]) -> dict[str, float]:
         """The objective's figures over all rows, without dropout; `loss` weighs its parts as in training."""
         if not self.can_run:
             return {}
@@ -36,7 +37,7 @@ class Validation:
         loss = torch.zeros((), dtype=torch.float64, device=self.team.device)
         objective.eval()
         for piece in self.feed.read_pieces(0):
-            output = objective(piece.ids, piece.keys)
+            output = compute(objective, piece)
             if piece.num_rows:
                 sums.add(output)
                 loss += output.loss.double() * piece.num_rows / self.feed.batches.batch_size

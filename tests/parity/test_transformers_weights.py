@@ -8,7 +8,8 @@ import transformers
 from torch import Tensor
 
 from electrakit.errors import UserError
-from electrakit.model.encoder import Discriminator, Generator, Network, segments
+from electrakit.model.encoder import Discriminator, Generator, Network
+from electrakit.model.tokens import segments
 from electrakit.model.weights import from_transformers, to_transformers
 from electrakit.network_config import NetworkConfig
 

@@ -1,0 +1,367 @@
+"""A name in, a training step out: ElectraKit in its variants, and other PyTorch code for ELECTRA as people write it.
+
+Every step is the same work: the loss of replaced-token detection on ids (B, T), its gradient, clipping, an update by AdamW.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electrakit import presets
+from electrakit.model.build import THEIR_NAMES
+from electrakit.model.counts import heads, parameter_shapes
+from electrakit.model.encoder import use_kernels
+from electrakit.model.tie import tie
+from electrakit.network_config import NetworkConfig
+from electrakit.objective.build import build_objective
+from electrakit.objective.electra import Electra
+from electrakit.pretrain_config import PretrainConfig, num_slots, override
+from electrakit.train.distributed import Team, wrapped
+from electrakit.train.optim import Optimizer
+
+SPECIAL = {"pad": 0, "cls": 101, "sep": 102, "mask": 103}
+LR = 1e-4
+GEN_WEIGHT, DISC_WEIGHT, MASK_PROB, REPLACE_PROB = 1.0, 50.0, 0.15, 0.85
+
+Step = Callable[[Tensor], float]
+"""ids (B, T) -> the loss, with the weights changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What all contenders have in common."""
+
+    size: str = "small"
+    length: int = 128
+    batch: int = 32
+    threads: int = 2
+    padding: float = 0.0
+    precision: str = "fp32"
+    clock: str = "wall"
+    """wall, or cpu: the time that a process computes, which other work on the machine hardly changes."""
+    attention: str = "sdpa"
+    """How transformers' models attend; sdpa is its default."""
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16")
+
+
+# --- ours ------------------------------------------------------------------------------------------------------------
+
+
+def electra_config(settings: Settings) -> PretrainConfig:
+    preset = presets.electra_small if settings.size == "small" else presets.tiny
+    return preset(length=settings.length, batch_size=settings.batch)
+
+
+def without_dropout(settings: Settings) -> PretrainConfig:
+    none = {"dropout": 0.0, "attention_dropout": 0.0}
+    return override(electra_config(settings), {"discriminator": none, "generator": none})
+
+
+def masked_lm(settings: Settings) -> PretrainConfig:
+    return override(electra_config(settings), {"objective": {"kind": "mlm"}, "generator": None})
+
+
+def ours(config: PretrainConfig, settings: Settings, team: Team, *, how: str = "kernels") -> Step:
+    """Our own networks: with kernels as `electra pretrain` runs them, plain, or compiled."""
+    objective = build_objective(config, SPECIAL).train()
+    if how == "kernels" and not use_kernels(objective):
+        raise RuntimeError("the kernels cannot be built here: is there a C++ compiler?")
+    if how == "compiled":
+        objective.compile()
+    return our_step(objective, config, settings, team)
+
+
+def our_step(objective: nn.Module, config: PretrainConfig, settings: Settings, team: Team) -> Step:
+    optimizer = Optimizer(objective, config.optim)
+    module = wrapped(objective, team, fsdp=False)
+
+    def step(ids: Tensor) -> float:
+        with settings.autocast():
+            loss = module(ids).loss
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
+        optimizer.step(LR, torch.isfinite(norm))
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def our_objective_around(config: PretrainConfig, settings: Settings, team: Team) -> Step:
+    """`electrakit.Electra` around a pair of transformers."""
+    generator, discriminator = transformers_pair(config, settings)
+    tie(generator, discriminator, share="embeddings")
+    electra = Electra(
+        generator,
+        discriminator,
+        mask_token_id=SPECIAL["mask"],
+        pad_token_id=SPECIAL["pad"],
+        sep_token_id=SPECIAL["sep"],
+        mask_ignore_token_ids=[SPECIAL["cls"], SPECIAL["sep"]],
+    )
+    return our_step(electra.train(), config, settings, team)
+
+
+# --- others ----------------------------------------------------------------------------------------------------------
+
+CLASSES = {  # of transformers: config, generator, discriminator
+    "classic": ("ElectraConfig", "ElectraForMaskedLM", "ElectraForPreTraining"),
+    "bert": ("BertConfig", "BertForMaskedLM", "BertForTokenClassification"),
+    "albert": ("AlbertConfig", "AlbertForMaskedLM", "AlbertForTokenClassification"),
+}
+
+
+def transformers_pair(config: PretrainConfig, settings: Settings) -> tuple[Any, Any]:
+    assert config.generator is not None
+    generator, discriminator = (
+        transformers_model(network, place, settings.attention)
+        for place, network in enumerate((config.generator, config.discriminator), start=1)
+    )
+    return generator, discriminator
+
+
+def transformers_model(network: NetworkConfig, place: int, attention: str) -> Any:
+    import transformers
+
+    sizes = {theirs: getattr(network, ours) for ours, theirs in THEIR_NAMES.items()}
+    if network.body != "bert":
+        sizes["embedding_size"] = network.embedding_size
+    names = CLASSES[network.body]
+    config = getattr(transformers, names[0])(**sizes, num_labels=1, attn_implementation=attention)
+    return getattr(transformers, names[place])(config).train()
+
+
+def bert_pair(settings: Settings) -> PretrainConfig:
+    return smaller(presets.electra_small_owt(), settings)
+
+
+def albert_pair(settings: Settings) -> PretrainConfig:
+    return smaller(presets.alectra_small(), settings)
+
+
+def smaller(config: PretrainConfig, settings: Settings) -> PretrainConfig:
+    """With dropout everywhere, for rows of this length; for a test, with few layers and words."""
+    network: dict[str, Any] = {"dropout": 0.1, "attention_dropout": 0.1, "max_length": max(128, settings.length)}
+    if settings.size != "small":
+        network |= {"vocab_size": 8_000, "num_layers": 2}
+    return override(
+        config,
+        {"length": settings.length, "batch_size": settings.batch, "discriminator": network, "generator": network},
+    )
+
+
+def their_step(model: nn.Module, loss_of: Callable[[Tensor], Tensor], settings: Settings) -> Step:
+    """AdamW as torch sets it, without decay of biases and norms."""
+    decays = {name: not name.endswith("bias") and "LayerNorm" not in name for name, _ in model.named_parameters()}
+    groups = [
+        {"params": [each for name, each in model.named_parameters() if decays[name] == kind], "weight_decay": decay}
+        for kind, decay in ((True, 0.01), (False, 0.0))
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=LR, eps=1e-6)
+
+    def step(ids: Tensor) -> float:
+        with settings.autocast():
+            loss = loss_of(ids)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+class FirstOutput(nn.Module):
+    """A transformers model that gives its logits alone, as electra-pytorch wants it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *arguments: Any, **named: Any) -> Tensor:
+        return self.model(*arguments, **named)[0]
+
+
+def electra_pytorch(config: PretrainConfig, settings: Settings, team: Team) -> Step:
+    """The package from PyPI, used as in its own pretraining script: three tables are shared, the output table is not."""
+    from electra_pytorch import Electra as TheirElectra
+
+    generator, discriminator = transformers_pair(config, settings)
+    ours, theirs = (model.base_model.embeddings for model in (generator, discriminator))
+    for table in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
+        setattr(ours, table, getattr(theirs, table))
+    electra = TheirElectra(
+        FirstOutput(generator),
+        FirstOutput(discriminator),
+        num_tokens=config.discriminator.vocab_size,
+        mask_token_id=SPECIAL["mask"],
+        pad_token_id=SPECIAL["pad"],
+        mask_prob=MASK_PROB,
+        mask_ignore_token_ids=[SPECIAL["cls"], SPECIAL["sep"]],
+    )
+
+    def loss_of(ids: Tensor) -> Tensor:
+        return electra(ids, attention_mask=(ids != SPECIAL["pad"]).long(), token_type_ids=torch.zeros_like(ids)).loss
+
+    return their_step(electra, loss_of, settings)
+
+
+def choose(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Which tokens are chosen (B, T), each by itself, and the ids with most of these masked (B, T)."""
+    is_special = (ids == SPECIAL["pad"]) | (ids == SPECIAL["cls"]) | (ids == SPECIAL["sep"])
+    chosen = torch.bernoulli(torch.full(ids.shape, MASK_PROB).masked_fill(is_special, 0)).bool()
+    shown = torch.bernoulli(torch.full(ids.shape, REPLACE_PROB)).bool()
+    return chosen, ids.masked_fill(chosen & shown, SPECIAL["mask"])
+
+
+def tied_pair(config: PretrainConfig, settings: Settings) -> tuple[Any, Any]:
+    generator, discriminator = transformers_pair(config, settings)
+    generator.electra.embeddings = discriminator.electra.embeddings
+    generator.tie_weights()
+    return generator, discriminator
+
+
+def plain_transformers(config: PretrainConfig, settings: Settings, team: Team, *, is_compiled: bool = False) -> Step:
+    """Both models compute their own loss from labels; softmax and multinomial at the chosen positions."""
+    generator, discriminator = tied_pair(config, settings)
+    if is_compiled:
+        generator.compile()
+        discriminator.compile()
+
+    def loss_of(ids: Tensor) -> Tensor:
+        attention_mask = (ids != SPECIAL["pad"]).long()
+        chosen, masked = choose(ids)
+        guesses = generator(masked, attention_mask=attention_mask, labels=ids.masked_fill(~chosen, -100))
+        with torch.no_grad():
+            samples = torch.multinomial(guesses.logits[chosen].float().softmax(-1), 1).squeeze(-1)
+            written = ids.masked_scatter(chosen, samples)
+        found = discriminator(written, attention_mask=attention_mask, labels=(written != ids).long())
+        return GEN_WEIGHT * guesses.loss + DISC_WEIGHT * found.loss
+
+    return their_step(nn.ModuleList([generator, discriminator]), loss_of, settings)
+
+
+def transformers_at_masked_positions(config: PretrainConfig, settings: Settings, team: Team) -> Step:
+    """Logits everywhere, then only the chosen rows of them for cross-entropy and Gumbel noise, as richarddwang's code does."""
+    generator, discriminator = tied_pair(config, settings)
+    gumbel = torch.distributions.Gumbel(0.0, 1.0)
+
+    def loss_of(ids: Tensor) -> Tensor:
+        attention_mask = ids != SPECIAL["pad"]
+        chosen, masked = choose(ids)
+        logits = generator(masked, attention_mask=attention_mask.long())[0][chosen].float()
+        with torch.no_grad():
+            written = ids.clone()
+            written[chosen] = (logits + gumbel.sample(logits.shape)).argmax(-1)
+        scores = discriminator(written, attention_mask=attention_mask.long())[0]
+        is_replaced = (written != ids)[attention_mask].float()
+        found = F.binary_cross_entropy_with_logits(scores[attention_mask].float(), is_replaced)
+        return GEN_WEIGHT * F.cross_entropy(logits, ids[chosen]) + DISC_WEIGHT * found
+
+    return their_step(nn.ModuleList([generator, discriminator]), loss_of, settings)
+
+
+# --- the table of them -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    key: str
+    label: str
+    build: Callable[..., Step]
+    options: tuple[tuple[str, Any], ...] = ()
+    config: Callable[[Settings], PretrainConfig] = electra_config
+    is_peer: bool = False
+    same_work: bool = True
+    """Whether it may be compared with the peers."""
+    when: str = "always"
+    """always, long (not with --quick), all, padding or processes: the option that brings it in."""
+    num_processes: int = 1
+    fills_padding: bool = False
+    """Whether words stand where the others have padding."""
+
+    def make_step(self, settings: Settings, team: Team) -> Step:
+        return self.build(self.config(settings), settings, team, **dict(self.options))
+
+
+LIST = (
+    Contender(key="electrakit", label="electrakit", build=ours),
+    Contender(key="plain", label="electrakit, plain", build=ours, options=(("how", "plain"),)),
+    Contender(key="compiled", label="electrakit, compiled", build=ours, options=(("how", "compiled"),), when="long"),
+    Contender(key="no-dropout", label="electrakit, no dropout", build=ours, config=without_dropout, same_work=False),
+    Contender(key="mlm", label="electrakit, masked LM only", build=ours, config=masked_lm, same_work=False),
+    Contender(key="filled", label="electrakit, padding computed", build=ours, when="padding", fills_padding=True),
+    Contender(key="processes", label="electrakit, 2 processes", build=ours, when="processes", num_processes=2),
+    Contender(key="pair", label="electrakit.Electra around transformers", build=our_objective_around),
+    Contender(key="electra-pytorch", label="electra-pytorch", build=electra_pytorch, is_peer=True),
+    Contender(key="transformers", label="transformers, plain", build=plain_transformers, is_peer=True),
+    Contender(
+        key="transformers-masked",
+        label="transformers, masked positions",
+        build=transformers_at_masked_positions,
+        is_peer=True,
+    ),
+    Contender(
+        key="transformers-compiled",
+        label="transformers, plain, compiled",
+        build=plain_transformers,
+        options=(("is_compiled", True),),
+        is_peer=True,
+        when="all",
+    ),
+    *(
+        Contender(key=key, label=label, build=build, config=config, is_peer=is_peer, same_work=False, when="all")
+        for kind, config in (("BERT", bert_pair), ("ALBERT", albert_pair))
+        for key, label, build, is_peer in (
+            (f"pair-{kind.lower()}", f"electrakit.Electra around {kind}", our_objective_around, False),
+            (f"electra-pytorch-{kind.lower()}", f"electra-pytorch with {kind}", electra_pytorch, True),
+        )
+    ),
+)
+CONTENDERS = {contender.key: contender for contender in LIST}
+
+RATIOS = (  # what is asked, whose speed, over whose; "peer" is the fastest of all peers that do the same work
+    ("electrakit over the fastest peer", "electrakit", "peer"),
+    ("the same, plain", "plain", "peer"),
+    ("the same, compiled", "compiled", "peer"),
+    ("electrakit.Electra over electra-pytorch, ELECTRA pair", "pair", "electra-pytorch"),
+    ("electrakit.Electra over electra-pytorch, BERT pair", "pair-bert", "electra-pytorch-bert"),
+    ("electrakit.Electra over electra-pytorch, ALBERT pair", "pair-albert", "electra-pytorch-albert"),
+    ("masked LM alone over both networks of ELECTRA", "mlm", "electrakit"),
+    ("padding left out over padding computed", "electrakit", "filled"),
+    ("2 processes over 1, the same cores", "processes", "electrakit"),
+)
+
+
+# --- the work that has to be done ------------------------------------------------------------------------------------
+
+
+def useful_flops(config: PretrainConfig, length: int) -> float:
+    """Operations of the matrix products in a row of `length` tokens, forward and backward (twice the forward ones).
+
+    8.98 G for ELECTRA-small and 128 tokens. `electrakit.model.counts` counts as the paper does, where looking a token up is a product
+    with the whole table: 15.1 G, two fifths of which nobody computes. A product at a position whose result is not needed, as of the
+    generator's head at tokens that were not chosen, is no useful work either, whoever computes it.
+    """
+    total = 0.0
+    num_chosen = num_slots(length, config.objective.mask_prob)
+    for name, network in config.networks.items():
+        is_words = heads(config)[name] == "words"
+        size = {part: matrices(shapes) for part, shapes in parameter_shapes(network, heads(config)[name]).items()}
+        repeats = network.num_layers if network.body == "albert" else 1
+        attention = 2 * network.num_layers * network.hidden_size * length
+        total += length * (size.get("projection", 0) + repeats * size["layers"] + attention)
+        output = network.embedding_size * network.vocab_size if is_words else size["output"]
+        total += (num_chosen if is_words else length) * (size["head"] + output)
+    return 3 * 2 * total
+
+
+def matrices(shapes: tuple[tuple[int, ...], ...]) -> int:
+    return sum(prod(shape) for shape in shapes if len(shape) == 2)

@@ -1,0 +1,383 @@
+"""How fast is a step of pretraining, beside other code for ELECTRA? One run, interleaved rounds, medians and ranges.
+
+    python benchmarks/pretrain_step.py --out results                # about 10 minutes on two cores
+    python benchmarks/pretrain_step.py --quick                      # under 2 minutes
+    python benchmarks/pretrain_step.py --padding 0.5 --only electrakit filled plain transformers-masked
+    python benchmarks/pretrain_step.py --processes --only electrakit processes
+    python benchmarks/pretrain_step.py --length 512 --batch 8
+
+ELECTRA-small on the CPU: forward, backward, clipping, AdamW. Every contender is a process of its own, with the same threads and the
+same settings of the allocator; they compute in turn, and wait in between. electra-pytorch is fetched from PyPI once, into the user's
+cache.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from pretrain_contenders import CONTENDERS, RATIOS, Contender, Settings, useful_flops
+from pretrain_workers import PEAK, Ready, Worker, row_lengths, set_environment
+from rich.console import Console
+from rich.table import Table
+
+from electrakit.model.kernels import cache_folder
+
+ELECTRA_PYTORCH = "0.1.2"
+QUICK_SECONDS = 100
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+COLUMNS = "examples/s,range,tokens/s,GFLOP/s,of peak,MB/example,× peer"
+console = Console(width=140)
+
+Key = tuple[str, str]
+"""A contender's key and a precision."""
+
+
+def main() -> None:
+    options = parse_arguments()
+    keys, skipped = choose_contenders(options)
+    precisions = choose_precisions(options)
+    size = {"size": options.size, "length": options.length, "batch": options.batch, "threads": options.threads}
+    settings = Settings(**size, padding=options.padding, clock=options.clock, attention=options.attention)
+    packages = cache_folder() / "benchmarks" / f"electra-pytorch-{ELECTRA_PYTORCH}"
+    if any(key.startswith("electra-pytorch") for key in keys) and (problem := fetch_electra_pytorch(packages)):
+        skipped |= {key: problem for key in keys if key.startswith("electra-pytorch")}
+        keys = [key for key in keys if key not in skipped]
+    set_environment(options.threads, packages)
+    used = {**asdict(settings), **vars(options), "precision": precisions}
+    about = {"machine": describe_machine(), "versions": versions(), "settings": used}
+    started = time.time()
+    wanted = [(key, precision) for precision in precisions for key in (PEAK, *keys)]
+    budget = QUICK_SECONDS if options.quick else math.inf
+    ready, rounds, failed = measure(wanted, settings, options.rounds, options.steps, budget)
+    rows = [describe((key, precision), ready, rounds, settings) for key, precision in rounds if key != PEAK]
+    report = {
+        **about,
+        "seconds": round(time.time() - started, 1),
+        "load_average": {"before": about["machine"].pop("load_average"), "after": os.getloadavg()},
+        "peak_gflops": {precision: max(rounds[PEAK, precision]) / 1e9 for precision in precisions},
+        "contenders": rows,
+        "ratios": ratios(rounds, precisions),
+        "memory_over_thriftiest_peer": {precision: memory_ratio(rows, precision) for precision in precisions},
+        "failed": {" ".join(key): problem for key, problem in failed.items()},
+        "skipped": skipped,
+    }
+    print_report(report)
+    if options.out:
+        write_report(report, options.out)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--length", type=int, default=128, help="tokens of a row")
+    add("--batch", type=int, help="rows of a step (32; with --quick 8)")
+    add("--threads", type=int, default=2)
+    add("--rounds", type=int, help="how often all have their turn (5; with --quick 3)")
+    add("--steps", type=int, help="timed steps of a turn (3; with --quick 1)")
+    add("--quick", action="store_true", help="fewer rows and rounds, nothing compiled, one precision")
+    add("--all", action="store_true", help="also pairs of BERT and ALBERT, and compiled transformers")
+    add("--only", nargs="+", metavar="NAME", choices=list(CONTENDERS), help=f"of {', '.join(CONTENDERS)}")
+    add("--padding", type=float, default=0.0, help="share of the tokens that is padding")
+    add("--processes", action="store_true", help="also two processes with half of the threads each")
+    add("--bf16", action="store_true", help="bf16 even where the CPU has no instructions for it (very slow)")
+    add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: time computed; for a busy machine, --threads 1")
+    add("--attention", choices=["sdpa", "eager"], default="sdpa", help="of transformers' models (sdpa is its default)")
+    add("--size", choices=["small", "tiny"], default="small", help="tiny is for tests of this program")
+    add("--out", type=Path, metavar="DIR", help="for results.json and results.png")
+    options = parser.parse_args()
+    usual = (8, 3, 1) if options.quick else (32, 5, 3)
+    for name, value in zip(("batch", "rounds", "steps"), usual, strict=True):
+        setattr(options, name, value if getattr(options, name) is None else getattr(options, name))
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}; give 1 or more")
+    if not 0 <= options.padding < 0.9:
+        parser.error(f"--padding is {options.padding}; give a share from 0 to below 0.9")
+    has_processes = options.processes or "processes" in (options.only or ())
+    if has_processes and (options.batch % 2 or options.threads < 2):
+        parser.error(f"two processes need an even --batch and 2 --threads, not {options.batch} and {options.threads}")
+    return options
+
+
+def choose_contenders(options: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """Who takes part, and who does not and why, as far as that is worth a line."""
+    if options.only:
+        return options.only, {}
+    wanted = {
+        "always": True,
+        "long": not options.quick,
+        "all": options.all,
+        "padding": options.padding > 0,
+        "processes": options.processes,
+    }
+    keys = [key for key, contender in CONTENDERS.items() if wanted[contender.when]]
+    return keys, {"compiled": "takes minutes to compile: not with --quick"} if options.quick else {}
+
+
+def choose_precisions(options: argparse.Namespace) -> list[str]:
+    """fp32, and bf16 where the CPU computes in it."""
+    has_bf16 = options.bf16 or bool(BF16_FLAGS & cpu_flags())
+    if options.quick:
+        return ["bf16" if has_bf16 else "fp32"]
+    return ["fp32", "bf16"] if has_bf16 else ["fp32"]
+
+
+def fetch_electra_pytorch(folder: Path) -> str | None:
+    """From PyPI, once, without what it depends on (an old transformers). What went wrong, if anything."""
+    if (folder / "electra_pytorch").is_dir():
+        return None
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        target = Path(temporary) / "packages"
+        package = f"electra-pytorch=={ELECTRA_PYTORCH}"
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--retries",
+            "1",
+            "--no-deps",
+            "--target",
+            str(target),
+            package,
+        ]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            return "could not be installed: " + (result.stderr.strip().splitlines() or ["no message"])[-1]
+        if not folder.exists():
+            target.rename(folder)
+    return None
+
+
+# --- measuring -----------------------------------------------------------------------------------------------------------
+
+
+def measure(
+    wanted: list[Key], settings: Settings, num_rounds: int, num_steps: int, budget: float
+) -> tuple[dict[Key, list[Ready]], dict[Key, list[float]], dict[Key, str]]:
+    """What each process says when it is ready, what it measured in each round, and what failed.
+
+    No round begins that would end after `budget` seconds, but for the first.
+    """
+    started = time.monotonic()
+    workers: dict[Key, Worker] = {}
+    ready: dict[Key, list[Ready]] = {}
+    rounds: dict[Key, list[float]] = {}
+    failed: dict[Key, str] = {}
+    try:
+        for key, precision in wanted:
+            with console.status(f"{key}, {precision}: building, first steps"):
+                worker = workers[key, precision] = Worker(key, replace(settings, precision=precision))
+                try:
+                    ready[key, precision] = worker.wait_until_ready()
+                    rounds[key, precision] = []
+                except RuntimeError as error:
+                    failed[key, precision] = str(error)
+        for number in range(num_rounds):
+            begun = time.monotonic()
+            if number and (begun - started) + (begun - last_begun) > budget:
+                console.print(f"[yellow]{number} rounds instead of {num_rounds}: the time is up.")
+                break
+            last_begun = begun
+            # there and back, so that nobody always follows the same one
+            for key in list(rounds)[:: 1 if number % 2 == 0 else -1]:
+                with console.status(f"round {number + 1} of {num_rounds}: {', '.join(key)}"):
+                    try:
+                        rounds[key].append(workers[key].round(num_steps))
+                    except RuntimeError as error:
+                        failed[key] = str(error)
+                        del rounds[key]
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return ready, rounds, failed
+
+
+def describe(
+    key: Key, ready: dict[Key, list[Ready]], rounds: dict[Key, list[float]], settings: Settings
+) -> dict[str, Any]:
+    """A contender's figures."""
+    contender, precision = CONTENDERS[key[0]], key[1]
+    lengths = row_lengths(settings).tolist()
+    config = contender.config(settings)
+    flops = statistics.mean(useful_flops(config, length) for length in lengths)
+    speeds = [settings.batch * rate for rate in rounds[key]]
+    speed = statistics.median(speeds)
+    memory = [each.memory for each in ready[key]]
+    return {
+        "key": contender.key,
+        "label": contender.label,
+        "precision": precision,
+        "is_peer": contender.is_peer,
+        "same_work": contender.same_work,
+        "examples_per_second": speed,
+        "range": [min(speeds), max(speeds)],
+        "rounds": speeds,
+        "tokens_per_second": speed * statistics.mean(lengths),
+        "gflop_per_example": flops / 1e9,
+        "gflops": speed * flops / 1e9,
+        "share_of_peak": speed * flops / max(rounds[PEAK, precision]),
+        "memory_per_example": None if None in memory else sum(memory) / settings.batch,  # type: ignore[arg-type]
+        "times_fastest_peer": times_fastest_peer(contender, precision, rounds),
+        "seconds_to_first_step": max(each.seconds for each in ready[key]),
+        "first_loss": statistics.mean(each.loss for each in ready[key]),
+    }
+
+
+def fastest_peer(precision: str, rounds: dict[Key, list[float]]) -> Key | None:
+    peers = [
+        key
+        for key in rounds
+        if key[1] == precision and key[0] != PEAK and CONTENDERS[key[0]].is_peer and CONTENDERS[key[0]].same_work
+    ]
+    return max(peers, key=lambda key: statistics.median(rounds[key]), default=None)
+
+
+def times_fastest_peer(contender: Contender, precision: str, rounds: dict[Key, list[float]]) -> float | None:
+    peer = fastest_peer(precision, rounds)
+    if peer is None or not contender.same_work or contender.fills_padding:
+        return None
+    return statistics.median(rounds[contender.key, precision]) / statistics.median(rounds[peer])
+
+
+def ratios(rounds: dict[Key, list[float]], precisions: list[str]) -> list[dict[str, Any]]:
+    """Of speeds, round by round: what disturbs a round disturbs both."""
+    found = []
+    for precision in precisions:
+        for question, ours, theirs in RATIOS:
+            fast = (ours, precision)
+            slow = fastest_peer(precision, rounds) if theirs == "peer" else (theirs, precision)
+            if slow in rounds and fast in rounds:
+                values = [ours / theirs for ours, theirs in zip(rounds[fast], rounds[slow], strict=True)]
+                middle = statistics.median(values)
+                figures = {"median": middle, "range": [min(values), max(values)], "over": slow[0]}
+                found.append({"ratio": question, "precision": precision, **figures})
+    return found
+
+
+def memory_ratio(rows: list[dict[str, Any]], precision: str) -> float | None:
+    """What electrakit needs for an example, over what the peer needs that needs least."""
+    memory = {row["key"]: row["memory_per_example"] for row in rows if row["precision"] == precision}
+    peers = [memory[key] for key in memory if CONTENDERS[key].is_peer and CONTENDERS[key].same_work and memory[key]]
+    return memory["electrakit"] / min(peers) if peers and memory.get("electrakit") else None
+
+
+# --- telling -------------------------------------------------------------------------------------------------------------
+
+
+def cpu_info() -> dict[str, str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def cpu_flags() -> set[str]:
+    return set(cpu_info().get("flags", cpu_info().get("Features", "")).split())
+
+
+def describe_machine() -> dict[str, Any]:
+    return {
+        "cpu": cpu_info().get("model name", platform.processor() or platform.machine()),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "vector_flags": sorted(flag for flag in cpu_flags() if flag.startswith(("avx", "amx", "sve", "bf16"))),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "system": platform.platform(),
+        "load_average": os.getloadavg(),
+    }
+
+
+def versions() -> dict[str, str]:
+    packages = {name: importlib.metadata.version(name) for name in ("electrakit", "torch", "transformers", "numpy")}
+    return {"python": platform.python_version(), **packages, "electra-pytorch": ELECTRA_PYTORCH}
+
+
+def title(report: dict[str, Any]) -> str:
+    """What was measured, and where."""
+    settings, machine = report["settings"], report["machine"]
+    parts = [f"ELECTRA-{settings['size']}, length {settings['length']}, batch {settings['batch']}"]
+    parts += [f"{settings['padding']:.0%} padding"] if settings["padding"] else []
+    parts += [f"{settings['threads']} threads" if settings["threads"] > 1 else "1 thread"]
+    parts += ["by CPU time"] if settings["clock"] == "cpu" else []
+    return ", ".join(parts) + f"; {machine['cpu']}, {machine['cores']} cores"
+
+
+def print_report(report: dict[str, Any]) -> None:
+    peaks = ", ".join(f"{peak:.0f} GFLOP/s in {precision}" for precision, peak in report["peak_gflops"].items())
+    table = Table(title=f"{title(report)}\nmatrix products reach {peaks}", title_justify="left")
+    table.add_column("")
+    table.add_column("")
+    for column in COLUMNS.split(","):
+        table.add_column(column, justify="right")
+    for row in sorted(report["contenders"], key=lambda row: (row["precision"], -row["examples_per_second"])):
+        table.add_row(
+            f"[bold]{row['label']}" if not row["is_peer"] else row["label"],
+            row["precision"],
+            f"{row['examples_per_second']:.2f}",
+            "–".join(f"{value:.2f}" for value in row["range"]),
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['gflops']:.1f}",
+            f"{row['share_of_peak']:.0%}",
+            "" if row["memory_per_example"] is None else f"{row['memory_per_example'] / 1e6:.1f}",
+            "" if row["times_fastest_peer"] is None else f"{row['times_fastest_peer']:.2f}",
+        )
+    console.print(table)
+    for found in report["ratios"]:
+        low, high = found["range"]
+        console.print(
+            f"{found['ratio']} ({found['over']}, {found['precision']}): {found['median']:.2f} × ({low:.2f}–{high:.2f})"
+        )
+    for precision, ratio in report["memory_over_thriftiest_peer"].items():
+        if ratio is not None:
+            console.print(f"electrakit's memory over the thriftiest peer's ({precision}): {ratio:.2f} ×")
+    for name, problem in (report["skipped"] | report["failed"]).items():
+        console.print(f"[yellow]{name}: {problem}", highlight=False)
+    if (load := report["load_average"]["before"][0]) > 0.5:
+        console.print(f"[yellow]The machine was busy before the start (load {load:.1f}): compare ratios, not speeds.")
+
+
+def write_report(report: dict[str, Any], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(report, indent=2, default=str) + "\n", encoding="utf-8")
+    try:
+        draw(report, folder / "results.png")
+    except ImportError:
+        console.print("[yellow]No chart: pip install matplotlib")
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """A bar for each contender, its range as a line, the fastest on top."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    rows = sorted(report["contenders"], key=lambda row: row["examples_per_second"])
+    names = [f"{row['label']} ({row['precision']})" for row in rows]
+    speeds = [row["examples_per_second"] for row in rows]
+    reach = [[abs(row["examples_per_second"] - row["range"][side]) for row in rows] for side in (0, 1)]
+    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.4 * len(rows)), layout="constrained")
+    colours = ["#9aa5b1" if row["is_peer"] else "#2563eb" if row["same_work"] else "#93b5f5" for row in rows]
+    axes.barh(names, speeds, xerr=reach, color=colours, error_kw={"ecolor": "#333333", "capsize": 2})
+    axes.set_xlabel("examples per second")
+    axes.set_title(f"{title(report)}\ngrey: other code; light blue: other work", fontsize=9, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+// What stands between the matrix products on a CPU, each in one pass: dropout, residual and norm; GELU; attention; softmax and sampling.
+// Plain functions on plain arrays; a null pointer is something that there is not. Dropout is a function of (seed, place), not stored.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <omp.h>
+#include <vector>
+#define EACH_ROW _Pragma("omp parallel for num_threads(threads)") for (Int row = 0; row < rows; row++)
+#define SIMD _Pragma("omp simd")
+#define SIMD_SUM _Pragma("omp simd reduction(+ : total, along)")
+#define SIMD_MAX _Pragma("omp simd reduction(max : most)")
+typedef int64_t Int;
+extern "C" void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*, const float*,
+                       const int*, const float*, float*, const int*);  // the one that torch has
+
+template <class To, class From> static inline To as_bits(From from) { To to; std::memcpy(&to, &from, sizeof to); return to; }
+
+struct bf16 {
+    uint16_t bits;
+    operator float() const { return as_bits<float>((uint32_t)bits << 16); }
+    uint32_t round(uint32_t all) { return (all + 0x7FFF + (all >> 16 & 1)) >> 16; }  // to the nearest, ties to even
+    void operator=(float value) { bits = value == value ? round(as_bits<uint32_t>(value)) : 0x7FC0; }
+};
+struct Dropout {
+    uint32_t first, second, limit;
+    float scale;
+    Dropout(uint64_t seed, float rate) : first(seed), second(seed >> 32), limit(rate * 4294967296.0), scale(1 / (1 - rate)) {}
+    float operator()(uint32_t place) const {  // 0 with the given rate, by a hash
+        uint32_t hash = place * 0x9E3779B1u + first;
+        hash = (hash ^ hash >> 16) * 0x7FEB352Du;
+        hash = (hash ^ hash >> 15 ^ second) * 0x846CA68Bu;
+        return (hash ^ hash >> 16) >= limit ? scale : 0.0f;
+    }
+};
+
+static inline float fast_exp(float x) {  // to about 1e-7, for x up to 88; NaN stays NaN
+    x = x < -87.0f ? -87.0f : x;
+    float whole = std::nearbyint(x * 1.44269504f), rest = x - whole * 0.693359375f + whole * 2.12194440e-4f, series = 1.9875691e-4f;
+    for (float factor : {1.3981999e-3f, 8.3334519e-3f, 4.1665796e-2f, 1.6666665e-1f, 5.0000001e-1f, 1.0f, 1.0f})
+        series = series * rest + factor;
+    return series * as_bits<float>(((int32_t)whole + 127) << 23);
+}
+static inline float normal(float x, float& density) {  // the share below x, and the density there: Abramowitz and Stegun 7.1.26
+    float bell = fast_exp(-0.5f * x * x), t = 1 / (1 + 0.3275911f * 0.70710678f * std::fabs(x));
+    float tail = 0.5f * bell * t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    density = 0.39894228f * bell;
+    return x < 0 ? tail : 1 - tail;
+}
+
+// sum = x + dropout(y + bias); hat = (sum - mean) / deviation; out = hat * gain + shift
+template <class X, class Y> void add_norm(const X* x, const Y* y, const float* bias, const float* gain, const float* shift, X* sum, Y* hat, Y* out, float* inverse,
+              Int rows, Int size, float epsilon, float rate, uint64_t seed, int threads) {
+    EACH_ROW {
+        const Dropout drop(seed, rate);
+        float total = 0, along = 0, buffer[size];
+        Int at = row * size;
+        SIMD_SUM for (Int i = 0; i < size; i++)
+            total += buffer[i] = (float)x[at + i] + ((float)y[at + i] + (bias ? bias[i] : 0)) * drop(at + i);
+        float mean = total / size;
+        SIMD_SUM for (Int i = 0; i < size; i++) along += (buffer[i] - mean) * (buffer[i] - mean);
+        float scale = inverse[row] = 1 / std::sqrt(along / size + epsilon);
+        SIMD for (Int i = 0; i < size; i++) {
+            float value = (buffer[i] - mean) * scale;
+            hat[at + i] = value, out[at + i] = value * gain[i] + (shift ? shift[i] : 0);
+            if (sum) sum[at + i] = buffer[i];
+        }
+    }
+}
+
+// `also` is what comes to the sum from elsewhere. Each thread has its own row of `partial` (threads, 3, size): gain, shift, bias.
+template <class X, class Y> void add_norm_back(const Y* grad, const X* also, const Y* hat, const float* gain, const float* inverse, X* grad_x, Y* grad_y,
+                   float* partial, Int rows, Int size, float rate, uint64_t seed, int threads) {
+    EACH_ROW {
+        const Dropout drop(seed, rate);
+        float *gains = partial + omp_get_thread_num() * 3 * size, *shifts = gains + size, *biases = shifts + size, total = 0, along = 0;
+        Int at = row * size;
+        SIMD_SUM for (Int i = 0; i < size; i++) {
+            float one = grad[at + i], value = hat[at + i];
+            gains[i] += one * value, shifts[i] += one, total += one * gain[i], along += one * gain[i] * value;
+        }
+        SIMD for (Int i = 0; i < size; i++) {
+            float one = ((float)grad[at + i] * gain[i] - (total + (float)hat[at + i] * along) / size) * inverse[row];
+            grad_x[at + i] = one += also ? (float)also[at + i] : 0;
+            grad_y[at + i] = one *= drop(at + i), biases[i] += one;
+        }
+    }
+}
+
+// out = dropout(gelu(z + bias)), or if gated of gelu(first half of z) * second half. BACK: the gradient of z instead.
+template <class T, bool BACK> void gelu(const T* z, const float* bias, const T* grad, T* out, float* partial, Int rows, Int size, int gated,
+                                        float rate, uint64_t seed, int threads) {
+    EACH_ROW {
+        const Dropout drop(seed, rate);
+        const T *in = z + row * size * (gated ? 2 : 1), *gates = in + size;
+        T *to = out + row * size * (BACK && gated ? 2 : 1), *to_gates = to + size;
+        float* biases = partial + omp_get_thread_num() * size;
+        SIMD for (Int i = 0; i < size; i++) {
+            float x = (float)in[i] + (bias ? bias[i] : 0), gate = gated ? (float)gates[i] : 1, density, below = normal(x, density);
+            float kept = drop(row * size + i);
+            if (BACK) {
+                float one = (float)grad[row * size + i] * kept, slope = one * (below + x * density);
+                to[i] = slope * gate, biases[i] += slope;
+                if (gated) to_gates[i] = one * x * below;
+            } else {
+                to[i] = x * below * gate * kept;
+            }
+        }
+    }
+}
+
+static void product(char first, char second, int rows, int columns, int inner, const float* a, int step_a, const float* b, int step_b,
+                    float beta, float* c) {  // c = a b + beta c of matrices in rows; 'T': it lies transposed
+    const float one = 1;
+    sgemm_(&second, &first, &columns, &rows, &inner, &one, b, &step_b, a, &step_a, &beta, c, &columns);
+}
+
+// One head of one row at a time, in the cache; row r has the tokens starts[r] to starts[r + 1]. With `grad`, the gradient of qkv instead.
+template <class T> void attention(const T* qkv, const float* bias, const Int* starts, const T* grad, T* out, float* logsum, Int rows, int longest, int heads,
+               int width, float rate, uint64_t seed, int threads) {
+#pragma omp parallel for collapse(2) num_threads(threads)
+    for (Int row = 0; row < rows; row++)
+        for (int head = 0; head < heads; head++) {
+            const int BLOCK = 128, hidden = heads * width, num_out = grad ? 3 : 1, start = starts[row], length = starts[row + 1] - start;
+            const size_t area = length * width;
+            const float scale = 1 / std::sqrt((float)width);
+            const Dropout drop(seed, rate);
+            static thread_local std::vector<float> space;
+            space.resize(6 * area + BLOCK * (width + 2 * (size_t)length));
+            float *query = space.data(), *key = query + area, *value = key + area, *result = value + area, *given = result + 3 * area,
+                  *scores = given + BLOCK * width, *slopes = scores + BLOCK * length;
+            for (int part = 0; part < 3; part++)
+                for (int token = 0, at = part * hidden + head * width; token < length; token++)
+                    for (int i = 0; i < width; i++)
+                        query[part * area + token * width + i] =
+                            ((float)qkv[(Int)(start + token) * 3 * hidden + at + i] + (bias ? bias[at + i] : 0)) * (part ? 1 : scale);
+            for (int first = 0; first < length; first += BLOCK) {
+                int count = length - first < BLOCK ? length - first : BLOCK;
+                product('N', 'T', count, length, width, query + first * width, width, key, width, 0, scores);
+                for (int i = 0; grad && i < count; i++)
+                    for (int j = 0; j < width; j++) given[i * width + j] = grad[(Int)(start + first + i) * hidden + head * width + j];
+                if (grad) product('N', 'T', count, length, width, given, width, value, width, 0, slopes);
+                for (int i = 0; i < count; i++) {
+                    Int token = (Int)(start + first + i) * heads + head;
+                    uint32_t place = token * longest;
+                    float *score = scores + i * length, *slope = slopes + i * length, most = score[0], total = 0, along = 0;
+                    if (grad) {
+                        SIMD_SUM for (int j = 0; j < length; j++)
+                            score[j] = fast_exp(score[j] - logsum[token]), along += score[j] * (slope[j] *= drop(place + j));
+                        SIMD for (int j = 0; j < length; j++) slope[j] = score[j] * (slope[j] - along), score[j] *= drop(place + j);
+                    } else {
+                        SIMD_MAX for (int j = 0; j < length; j++) most = score[j] > most ? score[j] : most;
+                        SIMD_SUM for (int j = 0; j < length; j++) total += score[j] = fast_exp(score[j] - most);
+                        SIMD for (int j = 0; j < length; j++) score[j] *= drop(place + j) / total;
+                        logsum[token] = most + std::log(total);
+                    }
+                }
+                product('N', 'N', count, width, length, grad ? slopes : scores, length, grad ? key : value, width, 0, result + first * width);
+                if (grad) product('T', 'N', length, width, count, slopes, length, query + first * width, width, first > 0, result + area);
+                if (grad) product('T', 'N', length, width, count, scores, length, given, width, first > 0, result + 2 * area);
+            }
+            for (int part = 0; part < num_out; part++)
+                for (int token = 0; token < length; token++)
+                    for (int i = 0; i < width; i++)
+                        out[((Int)(start + token) * num_out + part) * hidden + head * width + i] =
+                            result[part * area + token * width + i] * (grad && !part ? scale : 1);
+        }
+}
+
+// For each row of logits: the loss of its target, the log of the sum, the best guess, and a token sampled with `heat` by its draw.
+template <class T> void guess(const T* logits, const float* bias, const Int* targets, const float* draws, const Int* without, float heat, float* losses,
+           float* logsum, Int* best, Int* sampled, Int rows, Int size, int num_without, int threads) {
+    EACH_ROW {
+        const T* in = logits + row * size;
+        static thread_local std::vector<float> space;
+        space.resize(size);
+        float *score = space.data(), most = (float)in[0] + bias[0], total = 0, along = 0;
+        SIMD_MAX for (Int i = 0; i < size; i++) score[i] = (float)in[i] + bias[i], most = score[i] > most ? score[i] : most;
+        best[row] = sampled[row] = -1;  // it stays so if the logits are not numbers
+        for (Int i = 0; i < size && best[row] < 0; i++) best[row] = score[i] == most ? i : -1;
+        losses[row] = -score[targets[row]];
+        SIMD_SUM for (Int i = 0; i < size; i++)
+            total += fast_exp(score[i] - most), along += score[i] = fast_exp((score[i] - most) * heat);
+        losses[row] += logsum[row] = most + std::log(total);
+        for (int i = 0; i < num_without; i++) along -= score[without[i]], score[without[i]] = 0;
+        double passed = 0;
+        for (Int i = 0; i < size && along == along && !(passed > draws[row] * along); passed += score[i++])
+            if (score[i] > 0) sampled[row] = i;
+    }
+}
+
+// The gradient of the logits, in their place; `grad` is that of each row's loss.
+template <class T> void guess_back(T* logits, const float* bias, const Int* targets, const float* logsum, const float* grad, float* partial, Int rows,
+                Int size, int threads) {
+    EACH_ROW {
+        float *biases = partial + omp_get_thread_num() * size, by = grad[row], sum = logsum[row];
+        T *at = logits + row * size, &wanted = at[targets[row]];
+        float right = by * (fast_exp((float)wanted + bias[targets[row]] - sum) - 1);
+        SIMD for (Int i = 0; i < size; i++) {
+            float one = by * fast_exp((float)at[i] + bias[i] - sum);
+            at[i] = one, biases[i] += one;
+        }
+        wanted = right, biases[targets[row]] -= by;
+    }
+}
+
+#define KERNELS(X, Y)                                                                                                      \
+    (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, false>, (void*)gelu<Y, true>, (void*)attention<Y>, \
+        (void*)guess<Y>, (void*)guess_back<Y>
+extern "C" void* kernels[] = {KERNELS(float, float), KERNELS(bf16, bf16), KERNELS(float, bf16)};

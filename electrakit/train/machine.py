@@ -1,0 +1,121 @@
+"""The machine in, what is fast on it out: precision, compiler, kernels, threads and allocator. `plain` switches all of it off."""
+
+import contextlib
+import ctypes
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from electrakit.model.encoder import Network, use_kernels
+from electrakit.model.kernels import cache_folder
+from electrakit.pretrain_config import PretrainConfig
+from electrakit.train.distributed import Team
+
+PEAK_FLOPS = {  # of matrix products in bf16, by a part of the GPU's name (makers' data sheets, without sparsity)
+    "H100": 989e12,
+    "H200": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10": 125e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+}
+# a compiler's minutes must come back: from about here on they do
+MIN_STEPS_TO_COMPILE, MIN_SECONDS_TO_COMPILE = 5_000, 1_800
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
+
+
+def resolved(config: PretrainConfig, team: Team, is_custom: bool) -> PretrainConfig:
+    """The settings with precision and compiler decided."""
+    is_gpu = team.device.type == "cuda"
+    if config.precision == "auto":
+        config = replace(config, precision="bf16" if has_bf16(team.device) and not config.plain else "fp32")
+    if is_gpu and not config.plain and not is_custom and is_long(config):
+        config = replace(config, compile=True)
+    return config
+
+
+def is_long(config: PretrainConfig) -> bool:
+    if config.budget_seconds is not None:
+        return config.budget_seconds >= MIN_SECONDS_TO_COMPILE
+    return config.steps >= MIN_STEPS_TO_COMPILE
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether products in bf16 are faster than in fp32: without instructions for them they are many times slower."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & cpu_flags())
+
+
+def cpu_flags() -> set[str]:
+    with contextlib.suppress(OSError):
+        found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
+        return set(found[1].split()) if found else set()
+    return set()
+
+
+def make_fast(objective: nn.Module, config: PretrainConfig, team: Team) -> list[str]:
+    """Switch on what this machine has; what people should know about it."""
+    if config.plain:
+        return []
+    news = []
+    if team.device.type == "cpu":
+        set_threads()
+        keep_memory()
+        has_own = any(isinstance(network, Network) for network in objective.modules())
+        if has_own and not config.compile and not use_kernels(objective):
+            news.append(
+                "No fast kernels: they need a C++ compiler (g++, or the one that CXX names). Going on with plain torch."
+            )
+    if config.compile:
+        folder = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+        objective.compile()
+        news.append(f"Compiling: the first steps take minutes; {folder} keeps the result for the next start.")
+    return news
+
+
+def is_of_compiler(error: Exception) -> bool:
+    """Whether it is the compiler that failed, and not what it compiled."""
+    from torch._dynamo.exc import TorchDynamoException  # takes seconds, unless it is there already
+
+    return isinstance(error, TorchDynamoException)
+
+
+def stop_compiling(objective: nn.Module) -> None:
+    """As if `compile` had never been called."""
+    objective._compiled_call_impl = None
+
+
+def set_threads() -> None:
+    """One for each core. torchrun gives each process a single one, unless it is told otherwise."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1":
+        torch.set_num_threads(max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+def num_cores() -> int:
+    """Those that this process may use."""
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # a container's share
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        number = min(number, max(1, int(quota) // int(period)))
+    return number
+
+
+def keep_memory() -> None:
+    """Freed memory stays with the process: else every step asks for the same pages again, ten thousands of them."""
+    with contextlib.suppress(OSError, AttributeError):  # glibc's
+        library = ctypes.CDLL("libc.so.6")
+        library.mallopt(M_MMAP_MAX, 0)
+        library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def find_peak_flops(team: Team) -> float | None:
+    """What the GPU can do at most; None where we do not know it."""
+    name = torch.cuda.get_device_name(team.device) if team.device.type == "cuda" else ""
+    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
