@@ -185,12 +185,12 @@ def measure(
                     rounds[key, precision] = []
                 except RuntimeError as error:
                     failed[key, precision] = str(error)
+        last = 0.0  # seconds of the last round
         for number in range(num_rounds):
             begun = time.monotonic()
-            if number and (begun - started) + (begun - last_begun) > budget:
+            if number and begun - started + last > budget:
                 console.print(f"[yellow]{number} rounds instead of {num_rounds}: the time is up.")
                 break
-            last_begun = begun
             # there and back, so that nobody always follows the same one
             for key in list(rounds)[:: 1 if number % 2 == 0 else -1]:
                 with console.status(f"round {number + 1} of {num_rounds}: {', '.join(key)}"):
@@ -199,6 +199,7 @@ def measure(
                     except RuntimeError as error:
                         failed[key] = str(error)
                         del rounds[key]
+            last = time.monotonic() - begun
     finally:
         for worker in workers.values():
             worker.close()

@@ -12,9 +12,7 @@
 typedef int64_t Int;
 extern "C" void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*, const float*,
                        const int*, const float*, float*, const int*);  // the one that torch has
-
 template <class To, class From> static inline To as_bits(From from) { To to; std::memcpy(&to, &from, sizeof to); return to; }
-
 struct bf16 {
     uint16_t bits;
     operator float() const { return as_bits<float>((uint32_t)bits << 16); }
@@ -22,13 +20,11 @@ struct bf16 {
     void operator=(float value) { bits = value == value ? round(as_bits<uint32_t>(value)) : 0x7FC0; }
 };
 struct Dropout {
-    uint32_t first, second, limit;
-    float scale;
+    uint32_t first, second, limit; float scale;
     Dropout(uint64_t seed, float rate) : first(seed), second(seed >> 32), limit(rate * 4294967296.0), scale(1 / (1 - rate)) {}
     float operator()(uint32_t place) const {  // 0 with the given rate, by a hash
         uint32_t hash = place * 0x9E3779B1u + first;
-        hash = (hash ^ hash >> 16) * 0x7FEB352Du;
-        hash = (hash ^ hash >> 15 ^ second) * 0x846CA68Bu;
+        hash = (hash ^ hash >> 16) * 0x7FEB352Du, hash = (hash ^ hash >> 15 ^ second) * 0x846CA68Bu;
         return (hash ^ hash >> 16) >= limit ? scale : 0.0f;
     }
 };
@@ -36,8 +32,7 @@ struct Dropout {
 static inline float fast_exp(float x) {  // to about 1e-7, for x up to 88; NaN stays NaN
     x = x < -87.0f ? -87.0f : x;
     float whole = std::nearbyint(x * 1.44269504f), rest = x - whole * 0.693359375f + whole * 2.12194440e-4f, series = 1.9875691e-4f;
-    for (float factor : {1.3981999e-3f, 8.3334519e-3f, 4.1665796e-2f, 1.6666665e-1f, 5.0000001e-1f, 1.0f, 1.0f})
-        series = series * rest + factor;
+    for (float factor : {1.3981999e-3f, 8.3334519e-3f, 4.1665796e-2f, 1.6666665e-1f, 5e-1f, 1.0f, 1.0f}) series = series * rest + factor;
     return series * as_bits<float>(((int32_t)whole + 127) << 23);
 }
 static inline float normal(float x, float& density) {  // the share below x, and the density there: Abramowitz and Stegun 7.1.26
@@ -48,8 +43,8 @@ static inline float normal(float x, float& density) {  // the share below x, and
 }
 
 // sum = x + dropout(y + bias); hat = (sum - mean) / deviation; out = hat * gain + shift
-template <class X, class Y> void add_norm(const X* x, const Y* y, const float* bias, const float* gain, const float* shift, X* sum, Y* hat, Y* out, float* inverse,
-              Int rows, Int size, float epsilon, float rate, uint64_t seed, int threads) {
+template <class X, class Y> void add_norm(const X* x, const Y* y, const float* bias, const float* gain, const float* shift, X* sum, Y* hat,
+                                          Y* out, float* inverse, Int rows, Int size, float epsilon, float rate, uint64_t seed, int threads) {
     EACH_ROW {
         const Dropout drop(seed, rate);
         float total = 0, along = 0, buffer[size];
@@ -68,8 +63,8 @@ template <class X, class Y> void add_norm(const X* x, const Y* y, const float* b
 }
 
 // `also` is what comes to the sum from elsewhere. Each thread has its own row of `partial` (threads, 3, size): gain, shift, bias.
-template <class X, class Y> void add_norm_back(const Y* grad, const X* also, const Y* hat, const float* gain, const float* inverse, X* grad_x, Y* grad_y,
-                   float* partial, Int rows, Int size, float rate, uint64_t seed, int threads) {
+template <class X, class Y> void add_norm_back(const Y* grad, const X* also, const Y* hat, const float* gain, const float* inverse,
+                                               X* grad_x, Y* grad_y, float* partial, Int rows, Int size, float rate, uint64_t seed, int threads) {
     EACH_ROW {
         const Dropout drop(seed, rate);
         float *gains = partial + omp_get_thread_num() * 3 * size, *shifts = gains + size, *biases = shifts + size, total = 0, along = 0;
@@ -95,39 +90,36 @@ template <class T, bool BACK> void gelu(const T* z, const float* bias, const T* 
         T *to = out + row * size * (BACK && gated ? 2 : 1), *to_gates = to + size;
         float* biases = partial + omp_get_thread_num() * size;
         SIMD for (Int i = 0; i < size; i++) {
-            float x = (float)in[i] + (bias ? bias[i] : 0), gate = gated ? (float)gates[i] : 1, density, below = normal(x, density);
-            float kept = drop(row * size + i);
+            float x = (float)in[i] + (bias ? bias[i] : 0), gate = gated ? (float)gates[i] : 1, kept = drop(row * size + i);
+            float density, below = normal(x, density);
             if (BACK) {
                 float one = (float)grad[row * size + i] * kept, slope = one * (below + x * density);
                 to[i] = slope * gate, biases[i] += slope;
                 if (gated) to_gates[i] = one * x * below;
-            } else {
-                to[i] = x * below * gate * kept;
-            }
+            } else to[i] = x * below * gate * kept;
         }
     }
 }
 
 static void product(char first, char second, int rows, int columns, int inner, const float* a, int step_a, const float* b, int step_b,
                     float beta, float* c) {  // c = a b + beta c of matrices in rows; 'T': it lies transposed
-    const float one = 1;
-    sgemm_(&second, &first, &columns, &rows, &inner, &one, b, &step_b, a, &step_a, &beta, c, &columns);
+    const float one = 1; sgemm_(&second, &first, &columns, &rows, &inner, &one, b, &step_b, a, &step_a, &beta, c, &columns);
 }
 
 // One head of one row at a time, in the cache; row r has the tokens starts[r] to starts[r + 1]. With `grad`, the gradient of qkv instead.
-template <class T> void attention(const T* qkv, const float* bias, const Int* starts, const T* grad, T* out, float* logsum, Int rows, int longest, int heads,
-               int width, float rate, uint64_t seed, int threads) {
+template <class T> void attention(const T* qkv, const float* bias, const Int* starts, const T* grad, T* out, float* logsum, Int rows,
+                                  int longest, int heads, int width, float rate, uint64_t seed, int threads) {
 #pragma omp parallel for collapse(2) num_threads(threads)
     for (Int row = 0; row < rows; row++)
         for (int head = 0; head < heads; head++) {
             const int BLOCK = 128, hidden = heads * width, num_out = grad ? 3 : 1, start = starts[row], length = starts[row + 1] - start;
-            const size_t area = length * width;
+            const size_t area = (size_t)length * width;
             const float scale = 1 / std::sqrt((float)width);
             const Dropout drop(seed, rate);
             static thread_local std::vector<float> space;
-            space.resize(6 * area + BLOCK * (width + 2 * (size_t)length));
-            float *query = space.data(), *key = query + area, *value = key + area, *result = value + area, *given = result + 3 * area,
-                  *scores = given + BLOCK * width, *slopes = scores + BLOCK * length;
+            space.resize(16 + 6 * area + BLOCK * (width + 2 * (size_t)length));  // from a multiple of 64 bytes: sums then never change
+            float *query = (float*)(((uintptr_t)space.data() + 63) & ~(uintptr_t)63), *key = query + area, *value = key + area,
+                  *result = value + area, *given = result + 3 * area, *scores = given + BLOCK * width, *slopes = scores + BLOCK * length;
             for (int part = 0; part < 3; part++)
                 for (int token = 0, at = part * hidden + head * width; token < length; token++)
                     for (int i = 0; i < width; i++)
@@ -154,7 +146,8 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
                         logsum[token] = most + std::log(total);
                     }
                 }
-                product('N', 'N', count, width, length, grad ? slopes : scores, length, grad ? key : value, width, 0, result + first * width);
+                float* from = grad ? slopes : scores;
+                product('N', 'N', count, width, length, from, length, grad ? key : value, width, 0, result + first * width);
                 if (grad) product('T', 'N', length, width, count, slopes, length, query + first * width, width, first > 0, result + area);
                 if (grad) product('T', 'N', length, width, count, scores, length, given, width, first > 0, result + 2 * area);
             }
@@ -167,17 +160,15 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
 }
 
 // For each row of logits: the loss of its target, the log of the sum, the best guess, and a token sampled with `heat` by its draw.
-template <class T> void guess(const T* logits, const float* bias, const Int* targets, const float* draws, const Int* without, float heat, float* losses,
-           float* logsum, Int* best, Int* sampled, Int rows, Int size, int num_without, int threads) {
+template <class T> void guess(const T* logits, const float* bias, const Int* targets, const float* draws, const Int* without, float heat,
+                              float* losses, float* logsum, Int* best, Int* sampled, Int rows, Int size, int num_without, int threads) {
     EACH_ROW {
         const T* in = logits + row * size;
-        static thread_local std::vector<float> space;
-        space.resize(size);
+        std::vector<float> space(size);
         float *score = space.data(), most = (float)in[0] + bias[0], total = 0, along = 0;
         SIMD_MAX for (Int i = 0; i < size; i++) score[i] = (float)in[i] + bias[i], most = score[i] > most ? score[i] : most;
-        best[row] = sampled[row] = -1;  // it stays so if the logits are not numbers
+        best[row] = sampled[row] = -1, losses[row] = -score[targets[row]];  // -1 stays if the logits are not numbers
         for (Int i = 0; i < size && best[row] < 0; i++) best[row] = score[i] == most ? i : -1;
-        losses[row] = -score[targets[row]];
         SIMD_SUM for (Int i = 0; i < size; i++)
             total += fast_exp(score[i] - most), along += score[i] = fast_exp((score[i] - most) * heat);
         losses[row] += logsum[row] = most + std::log(total);
@@ -189,8 +180,8 @@ template <class T> void guess(const T* logits, const float* bias, const Int* tar
 }
 
 // The gradient of the logits, in their place; `grad` is that of each row's loss.
-template <class T> void guess_back(T* logits, const float* bias, const Int* targets, const float* logsum, const float* grad, float* partial, Int rows,
-                Int size, int threads) {
+template <class T> void guess_back(T* logits, const float* bias, const Int* targets, const float* logsum, const float* grad, float* partial,
+                                   Int rows, Int size, int threads) {
     EACH_ROW {
         float *biases = partial + omp_get_thread_num() * size, by = grad[row], sum = logsum[row];
         T *at = logits + row * size, &wanted = at[targets[row]];
@@ -203,7 +194,6 @@ template <class T> void guess_back(T* logits, const float* bias, const Int* targ
     }
 }
 
-#define KERNELS(X, Y)                                                                                                      \
-    (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, false>, (void*)gelu<Y, true>, (void*)attention<Y>, \
-        (void*)guess<Y>, (void*)guess_back<Y>
+#define KERNELS(X, Y) (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, false>, (void*)gelu<Y, true>, \
+                      (void*)attention<Y>, (void*)guess<Y>, (void*)guess_back<Y>
 extern "C" void* kernels[] = {KERNELS(float, float), KERNELS(bf16, bf16), KERNELS(float, bf16)};
