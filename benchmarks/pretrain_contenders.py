@@ -347,8 +347,8 @@ def useful_flops(config: PretrainConfig, length: int) -> float:
     """Operations of the matrix products in a row of `length` tokens, forward and backward (twice the forward ones).
 
     8.98 G for ELECTRA-small and 128 tokens. `electrakit.model.counts` counts as the paper does, where looking a token up is a product
-    with the whole table: 15.1 G, two fifths of which nobody computes. A product at a position whose result is not needed, as of the
-    generator's head at tokens that were not chosen, is no useful work either, whoever computes it.
+    with the whole table: 15.1 G with a backward pass of twice the forward one, two fifths of which nobody computes. A product whose
+    result is not needed, as of the generator's output layer at tokens that were not chosen, is no useful work, whoever computes it.
     """
     total = 0.0
     num_chosen = num_slots(length, config.objective.mask_prob)

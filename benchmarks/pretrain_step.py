@@ -35,6 +35,7 @@ from electrakit.model.kernels import cache_folder
 
 ELECTRA_PYTORCH = "0.1.2"
 QUICK_SECONDS = 100
+MAX_WAITING = 0.05  # share of a round that a contender may wait for a core
 BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 COLUMNS = "examples/s,range,tokens/s,GFLOP/s,of peak,MB/example,× peer"
 console = Console(width=140)
@@ -59,7 +60,7 @@ def main() -> None:
     started = time.time()
     wanted = [(key, precision) for precision in precisions for key in (PEAK, *keys)]
     budget = QUICK_SECONDS if options.quick else math.inf
-    ready, rounds, failed = measure(wanted, settings, options.rounds, options.steps, budget)
+    ready, rounds, waits, failed = measure(wanted, settings, options.rounds, options.steps, budget)
     rows = [describe((key, precision), ready, rounds, settings) for key, precision in rounds if key != PEAK]
     report = {
         **about,
@@ -67,6 +68,7 @@ def main() -> None:
         "load_average": {"before": about["machine"].pop("load_average"), "after": os.getloadavg()},
         "peak_gflops": {precision: max(rounds[PEAK, precision]) / 1e9 for precision in precisions},
         "contenders": rows,
+        "waited_for_a_core": {" ".join(key): share for key, share in waits.items()},
         "ratios": ratios(rounds, precisions),
         "memory_over_thriftiest_peer": {precision: memory_ratio(rows, precision) for precision in precisions},
         "failed": {" ".join(key): problem for key, problem in failed.items()},
@@ -166,8 +168,8 @@ def fetch_electra_pytorch(folder: Path) -> str | None:
 
 def measure(
     wanted: list[Key], settings: Settings, num_rounds: int, num_steps: int, budget: float
-) -> tuple[dict[Key, list[Ready]], dict[Key, list[float]], dict[Key, str]]:
-    """What each process says when it is ready, what it measured in each round, and what failed.
+) -> tuple[dict[Key, list[Ready]], dict[Key, list[float]], dict[Key, float], dict[Key, str]]:
+    """What each process says when it is ready, what it measured in each round, how long it waited for a core, and what failed.
 
     No round begins that would end after `budget` seconds, but for the first.
     """
@@ -175,6 +177,7 @@ def measure(
     workers: dict[Key, Worker] = {}
     ready: dict[Key, list[Ready]] = {}
     rounds: dict[Key, list[float]] = {}
+    waits: dict[Key, float] = {}
     failed: dict[Key, str] = {}
     try:
         for key, precision in wanted:
@@ -195,7 +198,9 @@ def measure(
             for key in list(rounds)[:: 1 if number % 2 == 0 else -1]:
                 with console.status(f"round {number + 1} of {num_rounds}: {', '.join(key)}"):
                     try:
-                        rounds[key].append(workers[key].round(num_steps))
+                        rate, waited = workers[key].round(num_steps)
+                        rounds[key].append(rate)
+                        waits[key] = max(waited, waits.get(key, 0.0))
                     except RuntimeError as error:
                         failed[key] = str(error)
                         del rounds[key]
@@ -203,7 +208,7 @@ def measure(
     finally:
         for worker in workers.values():
             worker.close()
-    return ready, rounds, failed
+    return ready, rounds, waits, failed
 
 
 def describe(
@@ -346,8 +351,12 @@ def print_report(report: dict[str, Any]) -> None:
             console.print(f"electrakit's memory over the thriftiest peer's ({precision}): {ratio:.2f} ×")
     for name, problem in (report["skipped"] | report["failed"]).items():
         console.print(f"[yellow]{name}: {problem}", highlight=False)
-    if (load := report["load_average"]["before"][0]) > 0.5:
-        console.print(f"[yellow]The machine was busy before the start (load {load:.1f}): compare ratios, not speeds.")
+    disturbed = {name: share for name, share in report["waited_for_a_core"].items() if share > MAX_WAITING}
+    if disturbed and report["settings"]["clock"] == "wall":
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in disturbed.items())
+        console.print(
+            f"[bold yellow]Other work had the cores for part of the time; these figures are not to be quoted. {shares}"
+        )
 
 
 def write_report(report: dict[str, Any], folder: Path) -> None:

@@ -81,11 +81,12 @@ class Worker:
     def wait_until_ready(self) -> list[Ready]:
         return self.answers()
 
-    def round(self, num_steps: int) -> float:
-        """Steps per second; of the process that measures products, operations per second."""
+    def round(self, num_steps: int) -> tuple[float, float]:
+        """Steps per second (of the process that measures products, operations), and the share of the time it waited for a core."""
         for pipe in self.pipes:
             pipe.send(num_steps)
-        return min(self.answers())
+        rates, waits = zip(*self.answers(), strict=True)
+        return min(rates), max(waits)
 
     def answers(self) -> list[Any]:
         answers = []
@@ -147,8 +148,19 @@ def work(pipe: Connection, key: str, settings: Settings, rank: int, size: int, p
 
 def answer(pipe: Connection, run: Callable[[int], float]) -> None:
     while (num_steps := pipe.recv()) is not None:
-        pipe.send(run(num_steps))
+        started, waited = time.perf_counter(), seconds_without_a_core()
+        rate = run(num_steps)
+        share = (seconds_without_a_core() - waited) / (time.perf_counter() - started)
+        pipe.send((rate, min(1.0, share / torch.get_num_threads())))
         give_memory_back()
+
+
+def seconds_without_a_core() -> float:
+    """How long our threads could have computed, but other work had the cores; 0 where Linux does not say."""
+    files = Path("/proc/self/task").glob("*/schedstat")
+    with suppress(OSError, IndexError):
+        return sum(int(file.read_text().split()[1]) for file in files) / 1e9
+    return 0.0
 
 
 def timed(step: Callable[[Tensor], float], batches: list[Tensor], num_steps: int, clock: Callable[[], float]) -> float:

@@ -3,8 +3,10 @@
 import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,7 @@ def test_one_command_measures_ours_beside_others_and_writes_json_and_a_chart(tmp
     assert rows["transformers-masked"]["memory_per_example"] > rows["plain"]["memory_per_example"]  # logits everywhere
     fastest = max(row["examples_per_second"] for row in rows.values() if row["is_peer"])
     assert rows["plain"]["times_fastest_peer"] == pytest.approx(rows["plain"]["examples_per_second"] / fastest)
+    assert set(report["waited_for_a_core"]) == {f"{key} fp32" for key in ("peak", *rows)}
     assert report["settings"]["padding"] == 0.25 and report["machine"]["cores"] and report["versions"]["torch"]
     if importlib.util.find_spec("matplotlib"):
         assert (tmp_path / "results" / "results.png").read_bytes().startswith(b"\x89PNG")
@@ -105,3 +108,24 @@ def test_the_peak_of_memory_is_that_of_the_step_alone(workers):
         pytest.skip("this system does not tell the peak of a process")
     assert 45e6 < peak < 60e6
     assert workers.peak_memory(lambda: None) < 5e6  # what was there before is not counted
+
+
+def test_time_without_a_core_is_seen(workers):
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this system does not tell")
+    cores = os.sched_getaffinity(0)
+    core = min(cores)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for process in busy:
+            os.sched_setaffinity(process.pid, {core})
+        os.sched_setaffinity(0, {core})
+        before, end = workers.seconds_without_a_core(), time.monotonic() + 1
+        while time.monotonic() < end:
+            pass
+        assert workers.seconds_without_a_core() - before > 0.2
+    finally:
+        os.sched_setaffinity(0, cores)
+        for process in busy:
+            process.kill()
+            process.wait()

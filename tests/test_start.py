@@ -113,3 +113,8 @@ def test_a_run_or_a_checkpoint_in_the_place_of_a_model_is_told_where_the_model_i
                 pretrain(tiny("second", **{f"init_{name}": str(place)}))
             said = f"init_{name} is {place}: {what}, with the model inside; use --init-{name} {checkpoint / name}"
             assert str(told.value) == said
+
+
+def test_recompute_is_refused_where_transformers_cannot(tiny):
+    with pytest.raises(UserError, match="--recompute: transformers' AlbertForMaskedLM cannot do it; leave it out"):
+        pretrain(tiny(preset="alectra_small", recompute=True))

@@ -205,4 +205,6 @@ def recompute_activations(objective: nn.Module) -> None:
         if hasattr(module, "recompute"):
             module.recompute = True  # type: ignore[assignment]
         elif is_transformers(module):
+            if not module.supports_gradient_checkpointing:
+                raise UserError(f"--recompute: transformers' {type(module).__name__} cannot do it; leave it out")
             module.gradient_checkpointing_enable()  # type: ignore[operator]
