@@ -5,7 +5,6 @@ Every step is the same work: the loss of replaced-token detection on ids (B, T),
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -14,13 +13,12 @@ from torch.nn import functional as F
 
 from electrakit import presets
 from electrakit.model.build import THEIR_NAMES
-from electrakit.model.counts import heads, parameter_shapes
 from electrakit.model.encoder import use_kernels
 from electrakit.model.tie import tie
 from electrakit.network_config import NetworkConfig
 from electrakit.objective.build import build_objective
 from electrakit.objective.electra import Electra
-from electrakit.pretrain_config import PretrainConfig, num_slots, override
+from electrakit.pretrain_config import PretrainConfig, override
 from electrakit.train.distributed import Team, wrapped
 from electrakit.train.optim import Optimizer
 
@@ -338,30 +336,3 @@ RATIOS = (  # what is asked, whose speed, over whose; "peer" is the fastest of a
     ("padding left out over padding computed", "electrakit", "filled"),
     ("2 processes over 1, the same cores", "processes", "electrakit"),
 )
-
-
-# --- the work that has to be done ------------------------------------------------------------------------------------
-
-
-def useful_flops(config: PretrainConfig, length: int) -> float:
-    """Operations of the matrix products in a row of `length` tokens, forward and backward (twice the forward ones).
-
-    8.98 G for ELECTRA-small and 128 tokens. `electrakit.model.counts` counts as the paper does, where looking a token up is a product
-    with the whole table: 15.1 G with a backward pass of twice the forward one, two fifths of which nobody computes. A product whose
-    result is not needed, as of the generator's output layer at tokens that were not chosen, is no useful work, whoever computes it.
-    """
-    total = 0.0
-    num_chosen = num_slots(length, config.objective.mask_prob)
-    for name, network in config.networks.items():
-        is_words = heads(config)[name] == "words"
-        size = {part: matrices(shapes) for part, shapes in parameter_shapes(network, heads(config)[name]).items()}
-        repeats = network.num_layers if network.body == "albert" else 1
-        attention = 2 * network.num_layers * network.hidden_size * length
-        total += length * (size.get("projection", 0) + repeats * size["layers"] + attention)
-        output = network.embedding_size * network.vocab_size if is_words else size["output"]
-        total += (num_chosen if is_words else length) * (size["head"] + output)
-    return 3 * 2 * total
-
-
-def matrices(shapes: tuple[tuple[int, ...], ...]) -> int:
-    return sum(prod(shape) for shape in shapes if len(shape) == 2)

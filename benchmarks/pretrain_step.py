@@ -26,11 +26,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pretrain_contenders import CONTENDERS, RATIOS, Contender, Settings, useful_flops
+from pretrain_contenders import CONTENDERS, RATIOS, Contender, Settings
 from pretrain_workers import PEAK, Ready, Worker, row_lengths, set_environment
 from rich.console import Console
 from rich.table import Table
 
+from electrakit.model.counts import useful_flops
 from electrakit.model.kernels import cache_folder
 
 ELECTRA_PYTORCH = "0.1.2"
@@ -218,7 +219,7 @@ def describe(
     contender, precision = CONTENDERS[key[0]], key[1]
     lengths = row_lengths(settings).tolist()
     config = contender.config(settings)
-    flops = statistics.mean(useful_flops(config, length) for length in lengths)
+    flops = statistics.mean(useful_flops(replace(config, length=length)) for length in lengths)
     speeds = [settings.batch * rate for rate in rounds[key]]
     speed = statistics.median(speeds)
     memory = [each.memory for each in ready[key]]

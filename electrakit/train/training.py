@@ -16,7 +16,7 @@ from torch import nn
 
 from electrakit.data.batches import Batches
 from electrakit.errors import UserError
-from electrakit.model.counts import flops_per_token
+from electrakit.model.counts import useful_flops
 from electrakit.model.tie import state_once
 from electrakit.objective.output import Output
 from electrakit.pretrain_config import PretrainConfig
@@ -77,8 +77,7 @@ class Training:
         self.feed = Feed(batches, config.seed, team)
         self.validation = Validation(self.config, team)
         self.peak_flops = machine.find_peak_flops(team) if config.precision == "bf16" and not is_custom else None
-        # the paper counts a backward pass as one forward pass
-        self.flops_per_token = 3 / 2 * sum(flops_per_token(self.config).values())
+        self.flops_per_token = useful_flops(config) / config.length
         self.share_of_budget: float | None = None
         # what a run by the clock keeps free for its end
         self.seconds_of = {"validate": 0.0, "save": max(1.0, bytes_of_checkpoint(objective, self.optimizer) / DISK)}
