@@ -3,8 +3,15 @@
 Every step is the same work: the loss of replaced-token detection on ids (B, T), its gradient, clipping, an update by AdamW.
 """
 
+import atexit
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +27,9 @@ from electrakit.objective.build import build_objective
 from electrakit.objective.electra import Electra
 from electrakit.pretrain_config import PretrainConfig, override
 from electrakit.train.distributed import Team, wrapped
+from electrakit.train.loop import train_step
 from electrakit.train.optim import Optimizer
+from electrakit.train.training import Training
 
 SPECIAL = {"pad": 0, "cls": 101, "sep": 102, "mask": 103}
 LR = 1e-4
@@ -88,6 +97,34 @@ def our_step(objective: nn.Module, config: PretrainConfig, settings: Settings, t
         optimizer.step(LR, torch.isfinite(norm))
         optimizer.zero_grad()
         return loss.item()
+
+    return step
+
+
+def whole_loop(config: PretrainConfig, settings: Settings, team: Team) -> Step:
+    """What `electra pretrain` does in a step: rows from shards, all figures, a line of the log every step."""
+    folder = Path(tempfile.mkdtemp(prefix="pretrain_step"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    words = [f"w{number}" for number in range(config.discriminator.vocab_size - 5)]
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+    num_words = 4 * settings.batch * settings.length
+    (folder / "text.txt").write_text(" ".join(random.Random(0).choices(words, k=num_words)))
+    command = [sys.executable, "-m", "electrakit", "prepare", str(folder / "text.txt"), "--out", str(folder / "shards")]
+    command += ["--tokenizer", str(folder / "vocab.txt"), "--length", str(settings.length)]
+    subprocess.run(command, check=True, capture_output=True)  # by itself: a worker may have no workers
+    never = {"valid_every": 10**9, "save_every": 10**9}
+    config = override(
+        config,
+        {"data": folder / "shards", "run": folder / "run", "precision": settings.precision, "log_every": 1, **never},
+    )
+    (folder / "run").mkdir()
+    training = Training(config, None, team)
+
+    def step(ids: Tensor) -> float:
+        train_step(training)
+        training.progress.step += 1
+        training.write_log()
+        return 0.0
 
     return step
 
@@ -295,6 +332,7 @@ LIST = (
     Contender(key="compiled", label="electrakit, compiled", build=ours, options=(("how", "compiled"),), when="long"),
     Contender(key="no-dropout", label="electrakit, no dropout", build=ours, config=without_dropout, same_work=False),
     Contender(key="mlm", label="electrakit, masked LM only", build=ours, config=masked_lm, same_work=False),
+    Contender(key="loop", label="electrakit, whole loop, every step logged", build=whole_loop),
     Contender(key="filled", label="electrakit, padding computed", build=ours, when="padding", fills_padding=True),
     Contender(key="processes", label="electrakit, 2 processes", build=ours, when="processes", num_processes=2),
     Contender(key="pair", label="electrakit.Electra around transformers", build=our_objective_around),
@@ -333,6 +371,7 @@ RATIOS = (  # what is asked, whose speed, over whose; "peer" is the fastest of a
     ("electrakit.Electra over electra-pytorch, BERT pair", "pair-bert", "electra-pytorch-bert"),
     ("electrakit.Electra over electra-pytorch, ALBERT pair", "pair-albert", "electra-pytorch-albert"),
     ("masked LM alone over both networks of ELECTRA", "mlm", "electrakit"),
+    ("the whole loop, every step logged, over the bare step", "loop", "electrakit"),
     ("padding left out over padding computed", "electrakit", "filled"),
     ("2 processes over 1, the same cores", "processes", "electrakit"),
 )
