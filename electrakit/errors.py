@@ -18,8 +18,11 @@ class UserError(ValueError):
 
 
 @contextlib.contextmanager
-def mended_by_user(out: Path) -> Iterator[None]:
-    """While `out` is written: a full disk, or a folder that may not be written, is the user's to mend."""
+def mended_by_user(out: Path, relief: str = "use fewer --workers") -> Iterator[None]:
+    """While `out` is written: a full disk, or a folder that may not be written, is the user's to mend.
+
+    relief: what helps where there are too many processes or files.
+    """
     try:
         yield
     except BrokenPipeError:
@@ -28,7 +31,7 @@ def mended_by_user(out: Path) -> Iterator[None]:
         if error.errno in OF_THE_FOLDER:
             what, way_out = f"cannot write {error.filename or out}: {error.strerror}", "mend that and start"
         elif error.errno in OF_TOO_MANY_PROCESSES:
-            what, way_out = f"stopped by the system: {error.strerror}", "use fewer --workers and start"
+            what, way_out = f"stopped by the system: {error.strerror}", f"{relief} and start"
         else:
             what, way_out = f"stopped by the system: {error}", "mend that and start"
         raise UserError(f"{what}; {way_out} the same command again") from None

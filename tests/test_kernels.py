@@ -11,6 +11,7 @@ from scipy import stats
 from torch.nn import functional as F
 
 from electrakit.model import kernels
+from electrakit.objective import corrupt
 
 pytestmark = pytest.mark.skipif(kernels.load() is None, reason="no compiler here: the kernels cannot be built")
 
@@ -46,7 +47,7 @@ def test_add_and_norm(dtype, has_bias):
     stream, inner = numbers(NUM_TOKENS, WIDTH, dtype=dtype), numbers(NUM_TOKENS, WIDTH, dtype=dtype)
     gain = numbers(WIDTH)
     bias, shift = (numbers(WIDTH), numbers(WIDTH)) if has_bias else (None, None)
-    mine = kernels.AddNorm.apply(stream, inner, bias, gain, shift, 1e-12, 0.0)
+    mine = kernels.AddNorm.apply(stream, inner, bias, gain, shift, 1e-12, 0.0, True)
     total = stream.double() + inner.double() + (0 if bias is None else bias)
     theirs = (
         total,
@@ -60,7 +61,7 @@ def test_add_and_norm(dtype, has_bias):
 def test_the_stream_may_be_finer_than_the_rest():
     torch.manual_seed(0)
     stream, inner, gain = numbers(9, WIDTH), numbers(9, WIDTH, dtype=torch.bfloat16), numbers(WIDTH)
-    total, normed = kernels.AddNorm.apply(stream, inner, None, gain, None, 1e-5, 0.0)
+    total, normed = kernels.AddNorm.apply(stream, inner, None, gain, None, 1e-5, 0.0, True)
     assert (total.dtype, normed.dtype) == (torch.float32, torch.bfloat16)
     torch.testing.assert_close(total, stream + inner.float())
 
@@ -87,7 +88,7 @@ def test_attention(dtype, lengths):
     num_heads, size = 3, 16
     starts = torch.tensor([0, *np.cumsum(lengths)])
     qkv, bias = numbers(sum(lengths), 3 * num_heads * size, dtype=dtype), numbers(3 * num_heads * size)
-    mine = kernels.Attention.apply(qkv, bias, starts, max(lengths), num_heads, 0.0)
+    mine = kernels.Attention.apply(qkv, bias, starts, num_heads, 0.0)
     rows = (qkv.double() + bias).split(lengths)
     heads = [row.view(-1, 3, num_heads, size).permute(1, 2, 0, 3) for row in rows]
     theirs = torch.cat([F.scaled_dot_product_attention(*one).transpose(0, 1).flatten(1) for one in heads])
@@ -138,13 +139,66 @@ def test_the_first_and_the_last_draw_find_an_allowed_token(draw):
 def test_what_is_not_a_number_stays_so():
     bad = torch.full((2, WIDTH), torch.nan)
     good, one = torch.ones(2, WIDTH), torch.ones(WIDTH)
-    assert all(part.isnan().all() for part in kernels.AddNorm.apply(good, bad, None, one, None, 1e-5, 0.0))
+    assert all(part.isnan().all() for part in kernels.AddNorm.apply(good, bad, None, one, None, 1e-5, 0.0, True))
     assert kernels.Gelu.apply(bad, None, False, 0.0).isnan().all()
     qkv = torch.cat([bad, good, good], 1)
-    assert kernels.Attention.apply(qkv, None, torch.tensor([0, 2]), 2, 1, 0.0).isnan().all()
+    assert kernels.Attention.apply(qkv, None, torch.tensor([0, 2]), 1, 0.0).isnan().all()
     targets = torch.zeros(2, dtype=torch.int64)
     losses, _, sampled = kernels.Guess.apply(bad, one * 0, targets, torch.rand(2), targets[:0], 1.0)
     assert losses.isnan().all() and (sampled == -1).all()
+
+
+def test_samples_where_a_forbidden_token_has_almost_all_the_mass():
+    torch.manual_seed(0)
+    scores = torch.randn(1000)
+    scores[2] = 30.0
+    draws = torch.rand(500)
+    logits = scores.expand(500, -1).contiguous()
+    zeros = torch.zeros(500, dtype=torch.int64)
+    *_, sampled = kernels.Guess.apply(logits.clone(), torch.zeros(1000), zeros, draws, torch.tensor([2]), 1.0)
+    wanted = corrupt.sample(logits[None], draws[None], temperature=1.0, without=(2,))[0]
+    assert (sampled == wanted).float().mean() > 0.99
+
+
+@pytest.mark.parametrize(("targets", "without"), [([8], [0]), ([-1], [0]), ([1], [8])])
+def test_tokens_beyond_the_vocabulary_are_refused(targets, without):
+    with pytest.raises(IndexError, match="not in the vocabulary of 8"):
+        kernels.Guess.apply(
+            torch.zeros(1, 8), torch.zeros(8), torch.tensor(targets), torch.zeros(1), torch.tensor(without), 1.0
+        )
+
+
+def test_types_that_a_kernel_does_not_have_are_refused():
+    one = torch.ones(2, 4)
+    with pytest.raises(TypeError, match=r"gelu: argument 1 is torch.bfloat16 on cpu; wanted torch.float32"):
+        kernels.Gelu.apply(one, torch.ones(4, dtype=torch.bfloat16), False, 0.0)
+    with pytest.raises(ValueError, match="a gated GELU has no bias"):
+        kernels.Gelu.apply(one, torch.ones(2), True, 0.0)
+
+
+def test_the_default_type_of_torch_does_not_matter():
+    inner, gain = torch.randn(3, 8), torch.ones(8)
+    wanted = kernels.AddNorm.apply(inner, inner, None, gain, None, 1e-5, 0.0, True)
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        found = kernels.AddNorm.apply(inner, inner, None, gain, None, 1e-5, 0.0, True)
+    finally:
+        torch.set_default_dtype(before)
+    assert all(torch.equal(*pair) for pair in zip(wanted, found, strict=True))
+
+
+def test_second_derivatives_and_second_passes_are_refused():
+    inner = torch.randn(2, 4, requires_grad=True)
+    (grad,) = torch.autograd.grad(kernels.Gelu.apply(inner, None, False, 0.0).sum(), inner, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad|once_differentiable"):
+        torch.autograd.grad(grad.sum(), inner)
+    logits = torch.randn(1, 8, requires_grad=True)
+    zero = torch.zeros(1, dtype=torch.int64)
+    losses, *_ = kernels.Guess.apply(logits * 1, torch.zeros(8), zero, torch.zeros(1), zero[:0], 1.0)
+    losses.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="compute without kernels"):
+        losses.sum().backward()
 
 
 # Dropout
@@ -154,7 +208,7 @@ def kept(seed, rate=0.1, shape=(512, 256)):
     """Which numbers a dropout keeps, seen through the kernel of the norm."""
     torch.manual_seed(seed)
     gain = torch.ones(shape[1])
-    total, _ = kernels.AddNorm.apply(torch.zeros(shape), torch.ones(shape), None, gain, None, 1e-5, rate)
+    total, _ = kernels.AddNorm.apply(torch.zeros(shape), torch.ones(shape), None, gain, None, 1e-5, rate, True)
     return total != 0
 
 
@@ -170,7 +224,7 @@ def test_dropout_has_its_rate(rate):
 
 def test_dropout_is_scaled_to_keep_the_mean():
     gain = torch.ones(256)
-    total, _ = kernels.AddNorm.apply(torch.zeros(512, 256), torch.ones(512, 256), None, gain, None, 1e-5, 0.1)
+    total, _ = kernels.AddNorm.apply(torch.zeros(512, 256), torch.ones(512, 256), None, gain, None, 1e-5, 0.1, True)
     assert total.unique().tolist() == [0.0, pytest.approx(1 / 0.9)]
     assert kernels.Gelu.apply(torch.full((512, 256), 30.0), None, False, 0.1).mean().item() == pytest.approx(
         30, rel=0.01
@@ -199,9 +253,61 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped():
     torch.manual_seed(0)
     stream, gain = torch.zeros(64, 32), torch.ones(32)
     inner = torch.ones(64, 32, requires_grad=True)
-    total, _ = kernels.AddNorm.apply(stream, inner, None, gain, None, 1e-5, 0.3)
+    total, _ = kernels.AddNorm.apply(stream, inner, None, gain, None, 1e-5, 0.3, True)
     (grad,) = torch.autograd.grad(total.sum(), inner)
     torch.testing.assert_close(grad, total.detach())  # 1 / (1 - rate) where it is kept, 0 where not
+
+
+def test_the_layers_of_a_step_drop_independently():
+    """Each call draws its own seed: two layers, and the two places in a layer, have nothing to do with one another."""
+    torch.manual_seed(0)
+    shape, gain = (256, 128), torch.ones(128)
+    first, second = (
+        kernels.AddNorm.apply(torch.zeros(shape), torch.ones(shape), None, gain, None, 1e-5, 0.1, True)[0] != 0
+        for _ in range(2)
+    )
+    third = kernels.Gelu.apply(torch.full(shape, 30.0), None, False, 0.1) != 0
+    for one, other in ((first, second), (second, third)):
+        assert abs(np.corrcoef(one.flatten(), other.flatten())[0, 1]) < 5 / first.numel() ** 0.5
+
+
+def test_attention_drops_at_its_rate_in_every_row_and_head():
+    """Equal scores and values that pick out the keys show the weights themselves."""
+    num_rows, length, num_heads = 6, 32, 4
+    torch.manual_seed(0)
+    qkv = torch.zeros(num_rows * length, 3, num_heads, length)
+    qkv[:, 2] = torch.eye(length).repeat(num_rows, 1)[:, None]
+    starts = torch.arange(0, num_rows * length + 1, length)
+    weights = kernels.Attention.apply(qkv.flatten(1), None, starts, num_heads, 0.1).view(
+        num_rows, length, num_heads, length
+    )
+    is_kept = weights != 0
+    assert weights[is_kept].unique().tolist() == [pytest.approx(1 / 0.9 / length)]
+    assert abs(is_kept.double().mean() - 0.9) < 5 * (0.09 / is_kept.numel()) ** 0.5
+    by_head = is_kept.permute(0, 2, 1, 3).reshape(num_rows * num_heads, -1).double().numpy()
+    correlations = np.corrcoef(by_head) - np.eye(len(by_head))
+    assert abs(correlations).max() < 6 / by_head.shape[1] ** 0.5
+
+
+@pytest.mark.parametrize("kind", ["gelu", "norm"])
+def test_gradients_with_dropout_are_those_of_the_same_mask(kind):
+    torch.manual_seed(0)
+    inner, gain, weights = torch.randn(6, 8, requires_grad=True), torch.ones(8), torch.randn(6, 8)
+
+    def value(numbers):
+        torch.manual_seed(1)
+        if kind == "gelu":
+            return (kernels.Gelu.apply(numbers, None, False, 0.3).double() * weights).sum()
+        return (
+            kernels.AddNorm.apply(torch.ones(6, 8), numbers, None, gain, None, 1e-5, 0.3, False)[1].double() * weights
+        ).sum()
+
+    (grad,) = torch.autograd.grad(value(inner), inner)
+    for place in [(0, 1), (3, 7), (5, 2), (2, 5)]:
+        step = torch.zeros_like(inner)
+        step[place] = 1e-2
+        slope = (value(inner.detach() + step) - value(inner.detach() - step)) / 2e-2
+        assert grad[place].item() == pytest.approx(slope.item(), abs=2e-3)
 
 
 def test_gradients_of_attention_with_dropout():
@@ -211,7 +317,7 @@ def test_gradients_of_attention_with_dropout():
 
     def value(numbers):
         torch.manual_seed(1)
-        return (kernels.Attention.apply(numbers, None, starts, 4, 2, 0.3).double() * weights).sum()
+        return (kernels.Attention.apply(numbers, None, starts, 2, 0.3).double() * weights).sum()
 
     qkv.requires_grad_()
     (grad,) = torch.autograd.grad(value(qkv), qkv)
@@ -228,7 +334,7 @@ def test_any_number_of_threads_gives_the_same_dropout_and_almost_the_same_gradie
     for num_threads in (1, 2):
         torch.set_num_threads(num_threads)
         torch.manual_seed(0)
-        total, normed = kernels.AddNorm.apply(torch.zeros(200, 64), inner, None, gain, None, 1e-5, 0.2)
+        total, normed = kernels.AddNorm.apply(torch.zeros(200, 64), inner, None, gain, None, 1e-5, 0.2, True)
         found.append((total, normed, *torch.autograd.grad(normed.square().sum(), [inner, gain])))
     torch.set_num_threads(before)
     assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
@@ -266,3 +372,20 @@ def test_they_are_built_once_and_by_several_processes_at_once(tmp_path):
     before = library.stat().st_mtime_ns
     assert in_new_process(code, XDG_CACHE_HOME=str(tmp_path)) == "True"
     assert library.stat().st_mtime_ns == before
+
+
+def test_a_damaged_library_is_built_again_and_one_that_is_there_needs_no_compiler(tmp_path):
+    code = "from electrakit.model import kernels; print(kernels.load() is not None)"
+    assert in_new_process(code, XDG_CACHE_HOME=str(tmp_path)) == "True"
+    (library,) = (tmp_path / "electrakit").glob("*")
+    assert in_new_process(code, XDG_CACHE_HOME=str(tmp_path), CXX="no-such-compiler") == "True"
+    library.write_bytes(b"")
+    assert in_new_process(code, XDG_CACHE_HOME=str(tmp_path)) == "True"
+
+
+def test_a_folder_that_others_may_write_is_not_trusted(tmp_path):
+    (tmp_path / "electrakit").mkdir()
+    (tmp_path / "electrakit").chmod(0o777)
+    code = "from electrakit.model import kernels; print(kernels.load(), kernels.problem())"
+    printed = in_new_process(code, XDG_CACHE_HOME=str(tmp_path))
+    assert printed.startswith("None ") and "others may write there" in printed

@@ -48,7 +48,10 @@ def test_our_networks_get_kernels_unless_plain():
         config = ek.presets.tiny(plain=is_plain)
         objective = build_objective(config, SPECIAL_IDS)
         assert machine.make_fast(objective, config, CPU) == []
-        assert objective.generator.has_kernels is objective.discriminator.has_kernels is not is_plain
+        ids = torch.ones(2, 8, dtype=torch.int64)
+        assert objective.generator.can_use_kernels(ids) is objective.discriminator.can_use_kernels(ids) is not is_plain
+        machine.make_fast(objective, ek.presets.tiny(plain=True), CPU)
+        assert not objective.generator.can_use_kernels(ids), "plain switches off what was on"
 
 
 def test_the_flags_of_this_processor_are_read():

@@ -30,7 +30,7 @@ ROWS = {
     "full": rows_of([32, 32, 32]),
     "padded": rows_of([32, 3, 17]),
     "holes": torch.tensor([[1, 0, 7, 8, 0, 2], [1, 9, 0, 0, 2, 0]]),
-    "nothing": torch.tensor([[1, 7, 8, 2], [0, 0, 0, 0]]),
+    "a row of padding": torch.tensor([[1, 7, 8, 2], [0, 0, 0, 0]]),
 }
 
 
@@ -100,6 +100,45 @@ def test_every_objective_has_the_same_loss(body, kind, precision):
         assert fast.loss.item() == pytest.approx(plain.loss.item(), rel=tolerance)
         for one, other in zip(fast_gradients, plain_gradients, strict=True):
             assert (one - other).norm() <= 20 * tolerance * other.norm() + 1e-6
+
+
+@needs_kernels
+@pytest.mark.parametrize("body", ["classic", "modern"])
+def test_a_batch_of_nothing_but_padding(body):
+    config = presets.tiny(body)
+    objective = build_objective(config, SPECIAL_IDS)
+    use_kernels(objective)
+    output = objective(torch.zeros(3, 32, dtype=torch.int64))
+    output.loss.backward()
+    assert output.loss.item() == 0
+
+
+@needs_kernels
+@pytest.mark.parametrize("change", ["double", "bfloat16", "fp16 autocast", "tracing"])
+def test_what_the_kernels_cannot_do_is_done_by_torch(change):
+    network = network_of(Discriminator, "classic").eval()
+    use_kernels(network)
+    ids = ROWS["padded"]
+    if change in ("double", "bfloat16"):
+        getattr(network, change)()
+    assert network.can_use_kernels(ids) is (change in ("fp16 autocast", "tracing"))
+    if change == "tracing":
+        traced = torch.jit.trace(network, ids)
+        torch.testing.assert_close(traced(ids)[ids != 0], network(ids)[ids != 0], rtol=1e-4, atol=1e-5)
+    else:
+        with torch.autocast("cpu", torch.float16, enabled=change == "fp16 autocast"):
+            assert network(ids).isfinite().all()
+
+
+@needs_kernels
+def test_hooks_of_a_generator_are_called():
+    config = presets.tiny()
+    objective = build_objective(config, SPECIAL_IDS)
+    use_kernels(objective)
+    calls = []
+    objective.generator.register_forward_hook(lambda *_: calls.append(1))
+    objective(ROWS["padded"])
+    assert calls == [1]
 
 
 @needs_kernels

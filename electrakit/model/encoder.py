@@ -20,8 +20,8 @@ EPSILON = 1e-12
 class Network(nn.Module):
     """A body, `classic` or `modern`, and what both heads need of it. `body.embeddings` is the part that `tie` shares."""
 
-    has_kernels = False
-    """Whether it computes with the kernels of `electrakit.model.kernels`: see `use_kernels`."""
+    wants_kernels = False
+    """Whether it computes with the kernels of `electrakit.model.kernels`, where they can: see `use_kernels`."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -40,13 +40,21 @@ class Network(nn.Module):
                 f"a row of {ids.size(1)} tokens is longer than max_length={self.config.max_length}; "
                 "cut the rows or build the network with a larger max_length"
             )
-        kind = Line if self.uses_kernels(ids) else Grid
+        kind = Line if self.can_use_kernels(ids) else Grid
         tokens = kind.of(ids, self.config.pad_token_id, self.config.sep_token_id)
         return tokens, self.body(tokens)
 
-    def uses_kernels(self, ids: Tensor) -> bool:
-        """Here and now: they are of the CPU, and no compiler can look into them."""
-        return self.has_kernels and ids.device.type == "cpu" and not torch.compiler.is_compiling()
+    def can_use_kernels(self, ids: Tensor) -> bool:
+        """Here and now: they are of the CPU, for float32 weights and products in float32 or bf16, and no tracer sees into them."""
+        if (
+            not self.wants_kernels
+            or ids.device.type != "cpu"
+            or torch.compiler.is_compiling()
+            or torch.jit.is_tracing()
+        ):
+            return False
+        has_types = not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") == torch.bfloat16
+        return has_types and self.body.embeddings.word.weight.dtype == torch.float32 and kernels.load() is not None
 
 
 class Generator(Network):
@@ -154,18 +162,16 @@ class ClassicLayer(nn.Module):
         """A batch of H and its tokens: a batch of H."""
         rate, attention_rate = (self.dropout, self.attention_dropout) if self.training else (0.0, 0.0)
         mixed = tokens.attend(hidden, self.qkv, self.num_heads, attention_rate)
-        _, hidden = tokens.add(hidden, mixed, self.attention_out, self.attention_norm, rate)
-        _, hidden = tokens.add(hidden, tokens.gelu(hidden, self.ffn_in), self.ffn_out, self.ffn_norm, rate)
-        return hidden
+        hidden = tokens.add_norm(hidden, mixed, self.attention_out, self.attention_norm, rate)
+        return tokens.add_norm(hidden, tokens.gelu(hidden, self.ffn_in), self.ffn_out, self.ffn_norm, rate)
 
 
 BODIES: dict[str, type[ClassicBody] | type[ModernBody]] = {"classic": ClassicBody, "modern": ModernBody}
 
 
-def use_kernels(module: nn.Module) -> bool:
-    """Let our own networks inside a module compute with kernels, where these can be built; whether they can."""
-    can_be_built = kernels.load() is not None
+def use_kernels(module: nn.Module, is_wanted: bool = True) -> bool:
+    """Let our own networks inside a module compute with kernels, or no longer; whether there are any (`kernels.problem` says why not)."""
     for network in module.modules():
         if isinstance(network, Network):
-            network.has_kernels = can_be_built
-    return can_be_built
+            network.wants_kernels = is_wanted
+    return kernels.load() is not None

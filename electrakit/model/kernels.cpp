@@ -5,7 +5,7 @@
 #include <cstring>
 #include <omp.h>
 #include <vector>
-#define EACH_ROW _Pragma("omp parallel for num_threads(threads)") for (Int row = 0; row < rows; row++)
+#define EACH_ROW _Pragma("omp parallel for schedule(static) num_threads(threads)") for (Int row = 0; row < rows; row++)
 #define SIMD _Pragma("omp simd")
 #define SIMD_SUM _Pragma("omp simd reduction(+ : total, along)")
 #define SIMD_MAX _Pragma("omp simd reduction(max : most)")
@@ -44,7 +44,7 @@ static inline float normal(float x, float& density) {  // the share below x, and
 
 // sum = x + dropout(y + bias); hat = (sum - mean) / deviation; out = hat * gain + shift
 template <class X, class Y> void add_norm(const X* x, const Y* y, const float* bias, const float* gain, const float* shift, X* sum, Y* hat,
-                                          Y* out, float* inverse, Int rows, Int size, float epsilon, float rate, uint64_t seed, int threads) {
+                                         Y* out, float* inverse, Int rows, Int size, float epsilon, float rate, uint64_t seed, int threads) {
     EACH_ROW {
         const Dropout drop(seed, rate);
         float total = 0, along = 0, buffer[size];
@@ -63,8 +63,8 @@ template <class X, class Y> void add_norm(const X* x, const Y* y, const float* b
 }
 
 // `also` is what comes to the sum from elsewhere. Each thread has its own row of `partial` (threads, 3, size): gain, shift, bias.
-template <class X, class Y> void add_norm_back(const Y* grad, const X* also, const Y* hat, const float* gain, const float* inverse,
-                                               X* grad_x, Y* grad_y, float* partial, Int rows, Int size, float rate, uint64_t seed, int threads) {
+template <class X, class Y> void add_norm_back(const Y* grad, const X* also, const Y* hat, const float* gain, const float* inverse, X* grad_x,
+                                              Y* grad_y, float* partial, Int rows, Int size, float rate, uint64_t seed, int threads) {
     EACH_ROW {
         const Dropout drop(seed, rate);
         float *gains = partial + omp_get_thread_num() * 3 * size, *shifts = gains + size, *biases = shifts + size, total = 0, along = 0;
@@ -108,14 +108,13 @@ static void product(char first, char second, int rows, int columns, int inner, c
 
 // One head of one row at a time, in the cache; row r has the tokens starts[r] to starts[r + 1]. With `grad`, the gradient of qkv instead.
 template <class T> void attention(const T* qkv, const float* bias, const Int* starts, const T* grad, T* out, float* logsum, Int rows,
-                                  int longest, int heads, int width, float rate, uint64_t seed, int threads) {
-#pragma omp parallel for collapse(2) num_threads(threads)
+                                  int heads, int width, float rate, uint64_t seed, int threads) {
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (Int row = 0; row < rows; row++)
         for (int head = 0; head < heads; head++) {
             const int BLOCK = 128, hidden = heads * width, num_out = grad ? 3 : 1, start = starts[row], length = starts[row + 1] - start;
-            const size_t area = (size_t)length * width;
-            const float scale = 1 / std::sqrt((float)width);
-            const Dropout drop(seed, rate);
+            const float scale = 1 / std::sqrt((float)width); const size_t area = (size_t)length * width;
+            const Dropout drop(seed ^ (0x9E3779B97F4A7C15u * (row * heads + head + 1)), rate);  // places are those in one head
             static thread_local std::vector<float> space;
             space.resize(16 + 6 * area + BLOCK * (width + 2 * (size_t)length));  // from a multiple of 64 bytes: sums then never change
             float *query = (float*)(((uintptr_t)space.data() + 63) & ~(uintptr_t)63), *key = query + area, *value = key + area,
@@ -132,8 +131,7 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
                     for (int j = 0; j < width; j++) given[i * width + j] = grad[(Int)(start + first + i) * hidden + head * width + j];
                 if (grad) product('N', 'T', count, length, width, given, width, value, width, 0, slopes);
                 for (int i = 0; i < count; i++) {
-                    Int token = (Int)(start + first + i) * heads + head;
-                    uint32_t place = token * longest;
+                    Int token = (Int)(start + first + i) * heads + head, place = (Int)(first + i) * length;
                     float *score = scores + i * length, *slope = slopes + i * length, most = score[0], total = 0, along = 0;
                     if (grad) {
                         SIMD_SUM for (int j = 0; j < length; j++)
@@ -167,15 +165,17 @@ template <class T> void guess(const T* logits, const float* bias, const Int* tar
         std::vector<float> space(size);
         float *score = space.data(), most = (float)in[0] + bias[0], total = 0, along = 0;
         SIMD_MAX for (Int i = 0; i < size; i++) score[i] = (float)in[i] + bias[i], most = score[i] > most ? score[i] : most;
-        best[row] = sampled[row] = -1, losses[row] = -score[targets[row]];  // -1 stays if the logits are not numbers
+        best[row] = sampled[row] = -1;  // it stays so if the logits are not numbers
         for (Int i = 0; i < size && best[row] < 0; i++) best[row] = score[i] == most ? i : -1;
-        SIMD_SUM for (Int i = 0; i < size; i++)
-            total += fast_exp(score[i] - most), along += score[i] = fast_exp((score[i] - most) * heat);
-        losses[row] += logsum[row] = most + std::log(total);
-        for (int i = 0; i < num_without; i++) along -= score[without[i]], score[without[i]] = 0;
-        double passed = 0;
-        for (Int i = 0; i < size && along == along && !(passed > draws[row] * along); passed += score[i++])
-            if (score[i] > 0) sampled[row] = i;
+        SIMD_SUM for (Int i = 0; i < size; i++) total += fast_exp(score[i] - most);
+        logsum[row] = most + std::log(total), losses[row] = most - score[targets[row]] + std::log(total);
+        for (int i = 0; i < num_without; i++) score[without[i]] = most = -INFINITY;
+        SIMD_MAX for (Int i = 0; i < size; i++) most = score[i] > most ? score[i] : most;
+        SIMD_SUM for (Int i = 0; i < size; i++) along += score[i] = fast_exp((score[i] - most) * heat);
+        for (int i = 0; i < num_without; i++) score[without[i]] = 0;
+        double passed = 0, target = (double)draws[row] * along;
+        for (Int i = 0; i < size && along == along && passed <= target; passed += score[i++])  // or else the likeliest
+            if (passed + score[i] > target || (score[i] == 1 && sampled[row] < 0)) sampled[row] = i;
     }
 }
 
@@ -196,4 +196,4 @@ template <class T> void guess_back(T* logits, const float* bias, const Int* targ
 
 #define KERNELS(X, Y) (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, false>, (void*)gelu<Y, true>, \
                       (void*)attention<Y>, (void*)guess<Y>, (void*)guess_back<Y>
-extern "C" void* kernels[] = {KERNELS(float, float), KERNELS(bf16, bf16), KERNELS(float, bf16)};
+extern "C" { void* kernels[] = {KERNELS(float, float), KERNELS(bf16, bf16), KERNELS(float, bf16)}; }

@@ -80,7 +80,7 @@ class ModernLayer(nn.Module):
         rate, attention_rate = (self.dropout, self.attention_dropout) if self.training else (0.0, 0.0)
         mixed = tokens.attend(self.attention_norm(hidden), self.qkv, self.num_heads, attention_rate, turn)
         # ModernBERT's attention_dropout is both of these
-        hidden, normed = tokens.add(hidden, mixed, self.attention_out, self.ffn_norm, attention_rate)
+        hidden, normed = tokens.add_and_norm(hidden, mixed, self.attention_out, self.ffn_norm, attention_rate)
         return hidden + self.ffn_out(tokens.gated_gelu(normed, self.ffn_in, rate))
 
 

@@ -51,7 +51,11 @@ class Grid(NamedTuple):
     def dropout(self, batch: Tensor, rate: float) -> Tensor:
         return F.dropout(batch, rate, training=rate > 0)
 
-    def add(
+    def add_norm(self, stream: Tensor, inner: Tensor, out: nn.Linear, norm: nn.LayerNorm, dropout: float) -> Tensor:
+        """The norm of the stream with dropout(out(inner)) added to it."""
+        return self.add_and_norm(stream, inner, out, norm, dropout)[1]
+
+    def add_and_norm(
         self, stream: Tensor, inner: Tensor, out: nn.Linear, norm: nn.LayerNorm, dropout: float
     ) -> tuple[Tensor, Tensor]:
         """The stream with dropout(out(inner)) added to it, and the norm of that."""
@@ -73,6 +77,10 @@ class Grid(NamedTuple):
     def at(self, batch: Tensor, positions: Tensor) -> Tensor:
         """What a batch has at positions (B, K): (B, K, H)."""
         return batch.gather(1, positions[..., None].expand(-1, -1, batch.size(-1)))
+
+    def at_some(self, batch: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
+        """What it has at those of the positions that count: (M, H)."""
+        return self.at(batch, positions)[counts]
 
 
 class Line(NamedTuple):
@@ -103,7 +111,7 @@ class Line(NamedTuple):
             at_token = turn[0][columns, None], turn[1][columns, None]  # (N, 1, D) each
             query, key, value = mixed.unflatten(-1, (3, num_heads, -1)).unbind(1)  # (N, heads, D) each
             mixed = torch.stack([rotate(query, at_token), rotate(key, at_token), value], 1).flatten(1)
-        return kernels.Attention.apply(mixed, qkv.bias, self.starts, self.attended.size(1), num_heads, dropout)
+        return kernels.Attention.apply(mixed, qkv.bias, self.starts, num_heads, dropout)
 
     def dropout(self, batch: Tensor, rate: float) -> Tensor:
         """Random bytes, two for each number: torch's own generator takes ten times as long on a CPU."""
@@ -114,11 +122,15 @@ class Line(NamedTuple):
         is_kept = torch.from_numpy(noise[: batch.numel()]).view_as(batch) >= limit - 2**15
         return batch * (is_kept * (1 / (1 - limit / 2**16))).to(batch.dtype)
 
-    def add(
+    def add_norm(self, stream: Tensor, inner: Tensor, out: nn.Linear, norm: nn.LayerNorm, dropout: float) -> Tensor:
+        added = F.linear(inner, out.weight)
+        return kernels.AddNorm.apply(stream, added, out.bias, norm.weight, norm.bias, norm.eps, dropout, False)[1]
+
+    def add_and_norm(
         self, stream: Tensor, inner: Tensor, out: nn.Linear, norm: nn.LayerNorm, dropout: float
     ) -> tuple[Tensor, Tensor]:
         added = F.linear(inner, out.weight)
-        return kernels.AddNorm.apply(stream, added, out.bias, norm.weight, norm.bias, norm.eps, dropout)
+        return kernels.AddNorm.apply(stream, added, out.bias, norm.weight, norm.bias, norm.eps, dropout, True)
 
     def gelu(self, hidden: Tensor, into: nn.Linear) -> Tensor:
         return kernels.Gelu.apply(F.linear(hidden, into.weight), into.bias, False, 0.0)
@@ -131,8 +143,15 @@ class Line(NamedTuple):
         return flat.index_copy(0, self.places, batch).unflatten(0, tuple(self.attended.shape))
 
     def at(self, batch: Tensor, positions: Tensor) -> Tensor:
+        """At padding: 0."""
+        is_real = self.attended.gather(1, positions)
+        found = batch.new_zeros(positions.numel(), batch.size(-1))
+        real = is_real.flatten().nonzero().squeeze(-1)
+        return found.index_copy(0, real, self.at_some(batch, positions, is_real)).view(*positions.shape, -1)
+
+    def at_some(self, batch: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
         numbers = self.attended.flatten().cumsum(0).view_as(self.attended) - 1
-        return batch[numbers.gather(1, positions).clamp(min=0)]
+        return batch.index_select(0, numbers.gather(1, positions)[counts])
 
 
 Tokens = Grid | Line

@@ -1,6 +1,6 @@
 """Rows with hidden tokens in, a masked language model's guesses at them out: its loss, how often it is right, and samples."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +34,7 @@ class Sampling(NamedTuple):
 
 def guess(model: nn.Module, masked: Masked, sampling: Sampling | None = None) -> Guesses:
     """What the model says at the chosen positions."""
-    is_plain = sampling is not None and sampling.not_correct
-    if isinstance(model, Generator) and model.uses_kernels(masked.shown) and not is_plain:
+    if has_kernel(model, masked, sampling):
         return guess_by_kernel(model, masked, sampling)
     positions, counts, originals, shown = masked
     logits = model(shown, positions)  # (B, K, V)
@@ -56,18 +55,26 @@ def guess(model: nn.Module, masked: Masked, sampling: Sampling | None = None) ->
     return Guesses(total / counts.sum().clamp(min=1), accuracy, sampled)
 
 
+def has_kernel(model: nn.Module, masked: Masked, sampling: Sampling | None) -> TypeGuard[Generator]:
+    """Of our own generator, as it is: what somebody hung on to its forward pass would not be called."""
+    if type(model) is not Generator or model._forward_hooks or model._forward_pre_hooks:
+        return False
+    return model.can_use_kernels(masked.shown) and not (sampling is not None and sampling.not_correct)
+
+
 def guess_by_kernel(model: Generator, masked: Masked, sampling: Sampling | None) -> Guesses:
     """The same, computed where it counts only, in two passes over the logits (M, V)."""
     positions, counts, originals, shown = masked
     tokens, hidden = model.encode(shown)
-    logits = F.linear(model.head(tokens.at(hidden, positions)[counts]), model.body.embeddings.word.weight)  # (M, V)
+    chosen = model.head(tokens.at_some(hidden, positions, counts))
+    logits = F.linear(chosen, model.body.embeddings.word.weight)  # (M, V)
     targets = originals[counts]
     how = sampling or Sampling(
         torch.zeros_like(counts, dtype=torch.float32), 1.0, (), False
     )  # which costs next to nothing
     without = torch.tensor(how.without, dtype=torch.int64)
     losses, best, found = kernels.Guess.apply(
-        logits, model.output_bias, targets, how.draws[counts], without, how.temperature
+        logits, model.output_bias, targets, how.draws[counts].float(), without, how.temperature
     )
     sampled = None if sampling is None else originals.masked_scatter(counts, torch.where(found < 0, targets, found))
     return Guesses(losses.sum() / max(1, len(targets)), ratio(best == targets, counts), sampled)

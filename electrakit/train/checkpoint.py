@@ -31,6 +31,7 @@ from electrakit.train.optim import Optimizer
 
 FORMAT = 1  # of manifest.json
 HIDDEN = "."  # folders that are being written or removed
+REPLACED = ".replaced"  # those that make way for another of the same step
 
 
 @dataclass
@@ -55,6 +56,8 @@ class Progress:
     best_step: int | None = None
     best_loss: float | None = None
     """The lowest loss on the valid split."""
+    milestones: list[int] = field(default_factory=list)
+    """Steps whose checkpoints are kept for good, whatever the settings of later starts."""
 
 
 class Checkpoints:
@@ -63,6 +66,7 @@ class Checkpoints:
     def __init__(self, run: Path, keep_last: int, milestones: list[int]) -> None:
         self.folder = run / "checkpoints"
         self.keep_last, self.milestones = keep_last, set(milestones)
+        self.damaged: set[int] = set()  # as far as `newest` had to look
 
     def save(
         self, progress: Progress, objective: nn.Module, optimizer: Optimizer, tokenizer: Path | None, team: Team
@@ -70,6 +74,8 @@ class Checkpoints:
         """Every process calls this, the first one writes."""
         weights, averages = gathered(state_once(objective), team), gathered(optimizer.state(), team)
         path = self.path(progress.step)
+        there = {*progress.milestones, *self.milestones.intersection([*self.steps(), progress.step])}
+        progress.milestones = sorted(there)
 
         def write() -> None:
             with self._whole_or_nothing(path) as folder:
@@ -81,6 +87,7 @@ class Checkpoints:
                     network = getattr(objective, name, None)
                     if isinstance(network, nn.Module):
                         write_transformers(network, without_prefix(everywhere, f"{name}."), folder / name, tokenizer)
+            self.damaged.discard(progress.step)
             self.prune(progress)
 
         team.first_does(write)
@@ -94,8 +101,8 @@ class Checkpoints:
             temporary.mkdir(parents=True)
             yield temporary
             write_manifest(temporary)
-            if path.exists():  # damaged: else the run would not have come here again
-                path.rename(path.parent / f"{HIDDEN}{path.name}.damaged")
+            if path.exists():  # damaged, or from before a last validation
+                path.rename(path.parent / f"{HIDDEN}{path.name}{REPLACED}")
             temporary.rename(path)
             sync(path.parent)
             self.clean()
@@ -108,14 +115,23 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove what a killed process left half written or half removed."""
+        self.put_back()
         for leftover in self.folder.glob(f"{HIDDEN}step_*"):
             shutil.rmtree(leftover)
 
+    def put_back(self) -> None:
+        """What a kill came to before its replacement was in its place."""
+        for aside in self.folder.glob(f"{HIDDEN}step_*{REPLACED}"):
+            place = self.folder / aside.name.removeprefix(HIDDEN).removesuffix(REPLACED)
+            if not place.exists():
+                aside.rename(place)
+
     def prune(self, progress: Progress) -> None:
         """Keep the newest ones, the milestones and the best; a folder that is going is no checkpoint any more."""
-        # later ones are damaged, and no reason to drop these
+        # later ones are damaged; neither they nor earlier damaged ones are a reason to drop a good one
         steps = [step for step in self.steps() if step <= progress.step]
-        kept = {*steps[-self.keep_last :], *self.milestones, progress.best_step}
+        good = [step for step in steps if step not in self.damaged]
+        kept = {*good[-self.keep_last :], *self.milestones, *progress.milestones, progress.best_step}
         for step in steps:
             if step not in kept:
                 going = self.path(step).rename(self.folder / f"{HIDDEN}{self.path(step).name}")
@@ -131,11 +147,13 @@ class Checkpoints:
 
     def newest(self) -> Path | None:
         """The newest one that is whole; damaged ones are named and passed over. None if there are none at all."""
+        self.put_back()
         steps = self.steps()
         for step in reversed(steps):
             damage = find_damage(self.path(step))
             if damage is None:
                 return self.path(step)
+            self.damaged.add(step)
             console.print(
                 f"{self.path(step)} is damaged ({damage}); passed over", style="yellow", markup=False, soft_wrap=True
             )

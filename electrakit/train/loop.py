@@ -44,7 +44,7 @@ def pretrain(
     """
     if config.data is None or config.run is None:
         raise UserError("a run needs data and run: the folder of shards (--data) and the folder to write (--run)")
-    with mended_by_user(config.run), contextlib.ExitStack() as held:
+    with mended_by_user(config.run, run_folder.RELIEF), contextlib.ExitStack() as held:
         team = held.enter_context(join())
         held.enter_context(run_folder.opened(config.run, team))
         interrupts = interrupts or held.enter_context(Interrupts())
@@ -79,11 +79,11 @@ def train(training: Training, interrupts: Interrupts, stop_after: int | None) ->
         is_milestone = training.progress.step in config.milestones
         if is_stopping or is_best or is_milestone or training.is_due(config.save_every):
             training.save()
-            is_stopping |= training.team.agree(is_asked(), 0.0)[
-                0
-            ]  # that may have taken long, and is not to be done twice
+            # that may have taken long, and is not to be done twice
+            is_stopping |= training.team.agree(is_asked(), 0.0)[0]
     if training.is_over and training.progress.last_validated != training.progress.step:
         training.validate()  # it was stopped right here before
+        training.save()  # with what is now known
     if training.last_saved is None:  # it was asked to stop before the first step
         training.save()
     how = "complete" if training.is_over else "stopped; start the same command again to go on"

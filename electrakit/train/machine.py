@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from electrakit.model import kernels
 from electrakit.model.encoder import Network, use_kernels
 from electrakit.model.kernels import cache_folder
 from electrakit.pretrain_config import PretrainConfig
@@ -30,13 +31,15 @@ MIN_STEPS_TO_COMPILE, MIN_SECONDS_TO_COMPILE = 5_000, 1_800
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 
 
-def resolved(config: PretrainConfig, team: Team, is_custom: bool) -> PretrainConfig:
-    """The settings with precision and compiler decided."""
-    is_gpu = team.device.type == "cuda"
+def resolved(
+    config: PretrainConfig, team: Team, is_custom: bool, before: PretrainConfig | None = None
+) -> PretrainConfig:
+    """The settings with precision and compiler decided: by the machine, or as `before` in a run that goes on."""
     if config.precision == "auto":
-        config = replace(config, precision="bf16" if has_bf16(team.device) and not config.plain else "fp32")
-    if is_gpu and not config.plain and not is_custom and is_long(config):
-        config = replace(config, compile=True)
+        is_half = has_bf16(team.device) and not config.plain
+        config = replace(config, precision=before.precision if before else "bf16" if is_half else "fp32")
+    if team.device.type == "cuda" and not config.plain and not is_custom:
+        config = replace(config, compile=config.compile or (before.compile if before else is_long(config)))
     return config
 
 
@@ -62,6 +65,7 @@ def cpu_flags() -> set[str]:
 
 def make_fast(objective: nn.Module, config: PretrainConfig, team: Team) -> list[str]:
     """Switch on what this machine has; what people should know about it."""
+    use_kernels(objective, is_wanted=not config.plain)
     if config.plain:
         return []
     news = []
@@ -69,9 +73,9 @@ def make_fast(objective: nn.Module, config: PretrainConfig, team: Team) -> list[
         set_threads()
         keep_memory()
         has_own = any(isinstance(network, Network) for network in objective.modules())
-        if has_own and not config.compile and not use_kernels(objective):
+        if has_own and kernels.load() is None:
             news.append(
-                "No fast kernels: they need a C++ compiler (g++, or the one that CXX names). Going on with plain torch."
+                f"No fast kernels, going on with plain torch: {kernels.problem()} (they need g++, or the compiler that CXX names)"
             )
     if config.compile:
         folder = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
@@ -93,8 +97,9 @@ def stop_compiling(objective: nn.Module) -> None:
 
 
 def set_threads() -> None:
-    """One for each core. torchrun gives each process a single one, unless it is told otherwise."""
-    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1":
+    """One for each core, unless OMP_NUM_THREADS says otherwise; torchrun sets that to 1 by itself, so there a 1 says nothing."""
+    told = os.environ.get("OMP_NUM_THREADS")
+    if told is None or (told == "1" and "TORCHELASTIC_RUN_ID" in os.environ):
         torch.set_num_threads(max(1, num_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 

@@ -1,7 +1,8 @@
 """An objective in, an optimizer out: official Adam, AdamW, LAMB, or Muon with AdamW. Its state is a dict of tensors by name."""
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -28,7 +29,7 @@ class Optimizer:
         if not self.names:
             raise UserError(f"{type(module).__name__} has no parameters to train")
         self.parts = make_parts(module, config)
-        self.can_skip_on_device = all(isinstance(part, torch.optim.AdamW) for part in self.parts)
+        self.can_look = next(iter(self.names)).device.type == "cpu"  # at a number; on a GPU, that would be to wait
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -37,14 +38,11 @@ class Optimizer:
     def step(self, lr: float, is_finite: Tensor) -> None:
         """One update; none where the gradient is not finite, and then the averages stay as they were too.
 
-        On a GPU, AdamW decides that itself, so that nothing waits; the others look at the number first.
+        On a GPU, the optimizers decide that there, so that nothing waits.
         """
-        if is_finite.device.type == "cpu" or not self.can_skip_on_device:
-            if not is_finite.item():
-                return
-            found_inf = None
-        else:
-            found_inf = 1 - is_finite.float()
+        if self.can_look and not is_finite.item():
+            return
+        found_inf = None if self.can_look else 1 - is_finite.float()
         for group in self.groups:
             group["lr"] = lr
         for part in self.parts:
@@ -129,6 +127,18 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[nn.Parameter]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
+@contextlib.contextmanager
+def unless_skipped(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> Iterator[None]:
+    """What is done to these parameters and their state is undone where `found_inf` is 1, which nobody here looks at."""
+    found_inf: Tensor | None = getattr(optimizer, "found_inf", None)
+    tensors = [tensor for one in parameters for tensor in (one, *optimizer.state[one].values())]
+    before = [] if found_inf is None else [tensor.clone() for tensor in tensors]
+    yield
+    if found_inf is not None:
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(torch.where(found_inf > 0, value, tensor))
+
+
 class Lamb(torch.optim.Optimizer):
     """You et al. 2020: Adam's step, scaled in each weight to the length of the weight. Biases and norms take Adam's own step."""
 
@@ -147,8 +157,9 @@ class Lamb(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    update = self.adam_update(parameter, group["weight_decay"])
-                    parameter.sub_(update * (group["lr"] * trust(parameter, update)))
+                    with unless_skipped(self, [parameter]):
+                        update = self.adam_update(parameter, group["weight_decay"])
+                        parameter.sub_(update * (group["lr"] * trust(parameter, update)))
 
     def adam_update(self, parameter: nn.Parameter, weight_decay: float) -> Tensor:
         state, (beta1, beta2) = self.state[parameter], self.betas
@@ -186,14 +197,21 @@ class Muon(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     by_shape.setdefault(tuple(parameter.shape), []).append(parameter)
-            for (num_rows, num_columns), parameters in by_shape.items():
-                num_rows //= group["num_stacked"]
-                looked_ahead = torch.stack([self.look_ahead(parameter) for parameter in parameters])
-                turned = orthogonalise(looked_ahead.view(-1, num_rows, num_columns))
-                scale = 0.2 * max(num_rows, num_columns) ** 0.5
-                for parameter, update in zip(parameters, turned.view(looked_ahead.shape), strict=True):
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.sub_(update, alpha=group["lr"] * scale)
+            for parameters in by_shape.values():
+                with unless_skipped(self, parameters):
+                    self.turn(parameters, **group)
+
+    def turn(
+        self, parameters: list[nn.Parameter], lr: float, weight_decay: float, num_stacked: int, **others: Any
+    ) -> None:
+        """One step of matrices of the same shape."""
+        looked_ahead = torch.stack([self.look_ahead(parameter) for parameter in parameters])
+        num_rows, num_columns = looked_ahead.size(-2) // num_stacked, looked_ahead.size(-1)
+        turned = orthogonalise(looked_ahead.view(-1, num_rows, num_columns))
+        scale = 0.2 * max(num_rows, num_columns) ** 0.5
+        for parameter, update in zip(parameters, turned.view(looked_ahead.shape), strict=True):
+            parameter.mul_(1 - lr * weight_decay)
+            parameter.sub_(update, alpha=lr * scale)
 
     def look_ahead(self, parameter: nn.Parameter) -> Tensor:
         """Nesterov's momentum."""

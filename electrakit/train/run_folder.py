@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from electrakit.data.batches import read_manifest
+from electrakit.data.batches import hash_of_file, read_manifest
 from electrakit.data.folder import only_writer
 from electrakit.data.writing import write_json
 from electrakit.errors import UserError, mended_by_user
@@ -26,6 +26,7 @@ MAY_CHANGE = {  # what decides when and where things are written, or how fast: n
     *("run", "data", "steps", "budget", "micro_batch", "compile", "plain", "deterministic", "recompute", "fsdp"),
     *("log_every", "valid_every", "save_every", "keep_last", "keep_at", "on_checkpoint", "wandb"),
 }
+RELIEF = "raise the limit (ulimit -a) or close other programs"  # where there are too many files or processes
 PACKAGES = ("electrakit", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
@@ -63,7 +64,7 @@ def opened(path: Path, team: Team) -> Iterator[None]:
     with contextlib.ExitStack() as held:
 
         def lock() -> None:
-            with mended_by_user(path):
+            with mended_by_user(path, RELIEF):
                 held.enter_context(only_writer(path, "--run"))
 
         team.first_does(lock)
@@ -91,6 +92,7 @@ def read_config(path: Path) -> Stored:
 
 def check_fits(path: Path, before: Stored, config: PretrainConfig, data: dict[str, Any]) -> None:
     """Refuse to go on with other settings or other shards, and show the difference."""
+    data = {name: value for name, value in data.items() if name in before.data}  # an older version noted less
     changes = [*differences(to_json(before.settings), to_json(config)), *differences(before.data, data, "data.")]
     if changes:
         raise UserError(
@@ -127,11 +129,13 @@ def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -
 def describe_data(shards: Path) -> dict[str, Any]:
     """What identifies shards, wherever they lie."""
     manifest = read_manifest(shards)
+    tokenizer = shards / "tokenizer" / "tokenizer.json"  # it may be another one by now
     return {
         "length": manifest["length"],
         "vocab_size": manifest["vocab_size"],
         "special_ids": manifest["special_ids"],
         "tokenizer": manifest.get("plan", {}).get("tokenizer"),
+        "tokenizer_file": hash_of_file(tokenizer) if tokenizer.exists() else None,
         "rows": {name: split["rows"] for name, split in manifest["splits"].items()},
         "files": {file["name"]: file["xxh3_128"] for split in manifest["splits"].values() for file in split["files"]},
     }

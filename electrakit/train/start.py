@@ -4,7 +4,7 @@ import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,6 +22,9 @@ from electrakit.pretrain_config import PretrainConfig, override, with_special_id
 from electrakit.progress import console
 from electrakit.train.distributed import Team
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 SHARE_OF_MEMORY = 0.6  # for activations: the rest is for what no formula knows
 # model_type -> the classes of transformers with a head for words, and for "replaced"
 THEIR_CLASSES = {
@@ -36,12 +39,6 @@ def fitted(config: PretrainConfig, data: dict[str, Any], is_custom: bool) -> Pre
     if is_custom:  # the networks of the settings are nobody's: they shall not be in the way
         longest = {"max_length": max(data["length"], *(one.max_length for one in config.networks.values()))}
         config = override(config, dict.fromkeys(config.networks, longest))
-    for name, place in (("discriminator", config.init_discriminator), ("generator", config.init_generator)):
-        if place is not None and config.networks[name].vocab_size != data["vocab_size"]:
-            raise UserError(
-                f"{place} has a vocabulary of {config.networks[name].vocab_size}, {config.data} of {data['vocab_size']}; "
-                f"prepare the text with --tokenizer {place}"
-            )
     config = override(config, {"length": data["length"], "vocab_size": data["vocab_size"]})
     return with_special_ids(config, data["special_ids"])
 
@@ -80,8 +77,10 @@ def load_existing(config: PretrainConfig) -> tuple[PretrainConfig, dict[str, nn.
             raise UserError(f"init_{name} is {place!r}, but this run has no {name}; leave it out")
         check_is_model(name, Path(place))
         tokenizer = tokenizer_of(config)
-        check_vocabulary(tokenizer, place, config)
-        sizes[name], found[name] = load_network(place, heads(config)[name], tokenizer.special_ids["sep"])
+        is_known = check_vocabulary(tokenizer, place, config)
+        model = load_model(place, heads(config)[name])
+        fit_table(model, len(tokenizer.vocabulary), is_known, place, config)
+        sizes[name], found[name] = as_network(model, heads(config)[name], tokenizer.special_ids["sep"])
     if "discriminator" in found and config.generator is not None and "generator" not in found:
         one = sizes["discriminator"]
         sizes["generator"] = {name: getattr(one, name) for name in ("vocab_size", "embedding_size", "max_length")}
@@ -100,7 +99,12 @@ def check_is_model(name: str, place: Path) -> None:
 
 
 def load_network(place: str, head: Head, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
-    """Our network with the weights of a transformers model, or that model in its adapter."""
+    """The sizes and the weights of a model, as they are."""
+    return as_network(load_model(place, head), head, sep_token_id)
+
+
+def load_model(place: str, head: Head) -> "PreTrainedModel":
+    """A model of transformers that we know, with this head."""
     import transformers
     from transformers.utils import logging
 
@@ -121,7 +125,30 @@ def load_network(place: str, head: Head, sep_token_id: int) -> tuple[NetworkConf
         model = kind.from_pretrained(place, trust_remote_code=False, use_safetensors=True, **settings)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"cannot read the weights of {place!r}: {one_line(error)}") from None
-    model.float().train()
+    return model.float().train()
+
+
+def fit_table(model: "PreTrainedModel", num_tokens: int, is_known: bool, place: str, config: PretrainConfig) -> None:
+    """Cut off the rows that stand in a padded table behind the last token: nobody reads them."""
+    num_rows = model.get_input_embeddings().weight.size(0)
+    if num_rows == num_tokens:
+        return
+    what = f"the embeddings of {place} have {num_rows:,} rows, the vocabulary of {config.data} has {num_tokens:,} tokens"
+    if not is_known:
+        raise UserError(f"{what}; copy the model's tokenizer.json into {place}, to see whether they are the same tokens")
+    if num_rows < num_tokens:
+        raise UserError(
+            f"{what}, as that of the model: some have no embedding; add rows with transformers' "
+            "resize_token_embeddings, or start from another model"
+        )
+    model.resize_token_embeddings(num_tokens)
+    told = f"{what}: the rows behind them are cut off, also in what is saved"
+    console.print(told, style="yellow", markup=False, soft_wrap=True)
+
+
+def as_network(model: "PreTrainedModel", head: Head, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
+    """Our network with the weights of a transformers model, or that model in its adapter."""
+    theirs = model.config
     if theirs.model_type in {"electra", "modernbert"}:
         network = from_transformers(model, sep_token_id)
         return replace(network.config, sep_token_id=sep_token_id), network
@@ -134,14 +161,14 @@ def load_network(place: str, head: Head, sep_token_id: int) -> tuple[NetworkConf
     return config, adapter
 
 
-def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -> None:
-    """The model must know the tokens of the shards by the same numbers."""
+def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -> bool:
+    """The model must know the tokens of the shards by the same numbers. False if it has no tokenizer that could say so."""
     if Path(place).is_dir() and not any((Path(place) / name).exists() for name in ("tokenizer.json", "vocab.txt")):
         console.print(f"{place} has no tokenizer to compare with that of {config.data}", style="yellow", markup=False)
-        return
+        return False
     theirs, mine = load_tokenizer(place).vocabulary, ours.vocabulary
     if theirs == mine:
-        return
+        return True
     if len(theirs) != len(mine):
         what = f"it has {len(theirs)} tokens, the shards {len(mine)}"
     else:

@@ -111,7 +111,8 @@ class Training:
         self.log.go_on_from(self.last_saved, self.progress.last_validated)
         if checkpoint is not None:
             self.log.say(f"Going on from {checkpoint}.")
-        self.started = time.monotonic() - self.progress.seconds
+        if not num_returns:  # the clock does not go back
+            self.started = time.monotonic() - self.progress.seconds
         self.first_step = self.last_timed_step = self.progress.step
         self.began_at = self.timed_from = time.monotonic()
 
@@ -127,7 +128,7 @@ class Training:
             except RuntimeError as error:
                 if not self.config.compile or not machine.is_of_compiler(error):
                     raise
-                self.log.say(f"Going on without compiling: {str(error).splitlines()[0]}", "bold yellow")
+                self.log.say(f"Going on without compiling: {start.one_line(error)}", "bold yellow")
                 machine.stop_compiling(self.objective)
                 return module(piece.ids, piece.keys)
 
@@ -258,9 +259,8 @@ def resolve(
             config = replace(config, micro_batch=before.settings.micro_batch)
     elif has_init:
         config, existing = start.load_existing(config)
-    if config.precision == "auto" and before is not None:
-        config = replace(config, precision=before.settings.precision)
-    config = machine.resolved(start.fitted(config, data, is_custom), team, is_custom)
+    config = start.fitted(config, data, is_custom)
+    config = machine.resolved(config, team, is_custom, None if before is None else before.settings)
     if config.micro_batch is None:
         rows = -(-config.batch_size // team.size) if is_custom else start.choose_micro_batch(config, team)
         config = replace(config, micro_batch=team.share(rows))
