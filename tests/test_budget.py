@@ -1,9 +1,12 @@
 """Runs by the clock: they end in time, and go on with what is left."""
 
 import json
+import time
+from pathlib import Path
 
 import pytest
 import torch
+from test_sick_runs import sick
 
 from electrakit import pretrain
 
@@ -38,6 +41,22 @@ def test_a_resumed_budget_goes_on(tiny):
     assert next(line["seconds"] for line in second.metrics() if line["step"] == 5) >= used
     assert second.metrics()[-1]["seconds"] <= 3.5
     assert pretrain(tiny(**settings)).step == second.step  # it is used up
+
+
+def test_the_clock_goes_on_when_the_run_goes_back(tiny, capfd):
+    """What was done since the checkpoint is lost, the time that it took is not there again."""
+    begins = []
+
+    def tell(path: Path) -> None:
+        begins.append(time.monotonic() - json.loads((path / "state.json").read_text())["seconds"])
+        if len(begins) == 1:
+            time.sleep(2)  # after the checkpoint that the run goes back to
+
+    config = tiny(budget="6s", micro_batch=8, valid_every=10**6, save_every=5)
+    run = pretrain(config, sick(config, [6, 7, 8]), on_checkpoint=tell)
+    assert "up to step 9: going back" in capfd.readouterr().err
+    assert run.is_complete and len(begins) > 2
+    assert max(begins) - min(begins) < 1
 
 
 def test_a_spent_budget_stays_spent_and_a_larger_one_goes_on(tiny):

@@ -113,14 +113,26 @@ def test_damaged_checkpoints_are_no_reason_to_drop_good_ones(tiny):
     assert run.metrics()
 
 
+def test_a_damaged_checkpoint_is_none_of_the_last(tiny):
+    settings = {"steps": 20, "save_every": 2, "keep_last": 2, "valid_every": 100, "valid_rows": 1}
+    run = pretrain(tiny(**settings), stop_after=9)
+    checkpoints = Checkpoints(run.path, 2, [])
+    assert checkpoints.steps() == [8, 9]
+    path = run.checkpoint / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    pretrain(tiny(**settings), stop_after=10)
+    assert checkpoints.steps() == [8, 10]
+    assert all(find_damage(checkpoints.path(step)) is None for step in checkpoints.steps())
+
+
 def test_a_run_of_an_older_version_goes_on(tiny):
     """It knew fewer settings, and fewer things about its progress."""
     run = pretrain(tiny(), stop_after=5)
     stored = json.loads((run.path / "config.json").read_text())
-    del stored["settings"]["wandb"], stored["settings"]["optim"]["num_cycles"]
+    del stored["settings"]["wandb"], stored["settings"]["optim"]["num_cycles"], stored["data"]["tokenizer_file"]
     (run.path / "config.json").write_text(json.dumps(stored))
     state = json.loads((run.checkpoint / "state.json").read_text())
-    del state["num_returns"]
+    del state["num_returns"], state["milestones"]
     (run.checkpoint / "state.json").write_text(json.dumps({**state, "from_the_future": 1}))
     (run.checkpoint / "manifest.json").unlink()
     write_manifest(run.checkpoint)
@@ -131,6 +143,26 @@ def test_the_last_ones_the_milestones_and_the_best_are_kept(tiny):
     run = pretrain(tiny(steps=16, save_every=2, keep_last=2, keep_at=("6.25%", "25%", "100%"), valid_every=100))
     steps = Checkpoints(run.path, 2, []).steps()
     assert steps == [1, 4, 14, 16]
+
+
+def test_a_milestone_is_kept_whatever_later_starts_say(tiny):
+    settings = {"save_every": 4, "keep_last": 1, "valid_every": 100, "valid_rows": 1}
+    run = pretrain(tiny(steps=20, keep_at=("50%",), **settings), stop_after=16)
+    assert Checkpoints(run.path, 1, []).steps() == [10, 16]
+    pretrain(tiny(steps=30, keep_at=("50%",), **settings), stop_after=16)  # half of it is now 15
+    assert Checkpoints(run.path, 1, []).steps() == [10, 16]
+    pretrain(tiny(steps=32, keep_at=("62.5%",), **settings), stop_after=22)
+    assert Checkpoints(run.path, 1, []).steps() == [10, 20, 22]
+    pretrain(tiny(steps=32, **settings))
+    assert Checkpoints(run.path, 1, []).steps() == [10, 20, 32]
+
+
+def test_a_checkpoint_that_becomes_a_milestone_stays_one(tiny):
+    settings = {"save_every": 4, "keep_last": 2, "valid_every": 100, "valid_rows": 1}
+    run = pretrain(tiny(steps=12, **settings), stop_after=8)
+    pretrain(tiny(steps=16, keep_at=("25%",), **settings), stop_after=12)
+    pretrain(tiny(steps=20, **settings))
+    assert Checkpoints(run.path, 1, []).steps() == [4, 16, 20]
 
 
 def test_the_best_is_kept_however_old(tmp_path):

@@ -13,7 +13,7 @@ from electrakit.train.run_folder import read_metrics
 @pytest.mark.slow
 def test_the_demo_walks_from_text_to_a_trained_pair_and_a_second_time_does_nothing(tmp_path):
     for number in range(2):
-        command = [sys.executable, "-m", "electrakit", "demo", "--budget", "15s"]
+        command = [sys.executable, "-m", "electrakit", "demo", "--budget", "30s"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         for said in ("generator: loss", "Return the ____ of the file.", "banana", "electra pretrain electra_small"):

@@ -1,7 +1,9 @@
 """Several processes, started by torchrun: the same rows, the same losses, the same safety."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +107,14 @@ def test_fsdp_trains_as_one_and_its_checkpoint_is_read_by_one(tiny):
 
 
 @pytest.mark.slow
+def test_fsdp_with_recomputation_and_micro_batches_trains_as_one(tiny):
+    settings = {**QUIET, "steps": 3, "log_every": 1, "micro_batch": 2, "valid_every": 100, "valid_rows": 2}
+    alone = pretrain(tiny("alone", **settings))
+    finished(torchrun(tiny("sharded", **settings, fsdp=True, recompute=True)))
+    assert losses(tiny("sharded").run) == pytest.approx(losses(alone.path), rel=1e-5)
+
+
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again_and_the_result_is_right(tiny):
     settings = {"steps": 60, "log_every": 5, "save_every": 5, "valid_every": 1000, "batch_size": 8, "micro_batch": 4}
     process = torchrun(tiny("killed", **settings), options=("--max-restarts=2",))
@@ -128,13 +138,27 @@ def test_a_killed_worker_is_started_again_and_the_result_is_right(tiny):
     ] == list(range(5, 61, 5))
 
 
+def documented_options() -> tuple[str, ...]:
+    """What docs/training.md tells to give to torchrun, besides the number of processes."""
+    text = (Path(__file__).parent.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    match = re.search(r"^torchrun --nproc-per-node 8 (.*?) -m -- electrakit", text.replace("\\\n", ""), re.M)
+    assert match is not None
+    return tuple(match[1].split())
+
+
 @pytest.mark.slow
-def test_a_signal_to_torchrun_saves_in_all_processes(tiny):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_torchrun_as_documented_saves_in_all_processes_and_leaves_none(tiny, number):
     settings = {"steps": 100_000, "save_every": 100_000, "valid_every": 100_000}
-    process = torchrun(tiny(**settings))
+    process = torchrun(tiny(**settings), options=documented_options())
     wait_for(process, lambda: bool(losses(tiny().run)))
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.send_signal(number)
+    try:
+        process.communicate(timeout=60)  # the end of its processes' messages, too
+        assert process.returncode != -number
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert json.loads((tiny().run / "status.json").read_text())["is_complete"] is False
     saved = sorted((tiny().run / "checkpoints").glob("step_*"))
     assert len(saved) == 1

@@ -68,6 +68,21 @@ def test_a_kill_right_after_the_last_save_loses_no_validation(tiny):
     assert run.best_checkpoint == run.checkpoint
 
 
+@pytest.mark.slow
+def test_killed_at_every_write_while_its_last_checkpoint_is_replaced_nothing_is_lost(tiny, tmp_path):
+    """It was stopped where it is now to end: only a validation is missing, and its checkpoint is written anew."""
+    settings = {"micro_batch": 8, "keep_last": 1, "valid_every": 100}
+    stopped = pretrain(tiny("killed", **settings), stop_after=3)
+    killed = run_kills(tiny("killed", steps=3, **settings), "writes", tmp_path)
+    assert killed.returncode == 0, killed.stderr
+    renames = [line for line in killed.stdout.splitlines() if line.startswith("rename")]
+    assert any(line.endswith("/.step_0000003") for line in renames)  # when the old one was not in its place any more
+    assert "Going on from" in killed.stderr and killed.stderr.count("step 1 of") == 0
+    run = pretrain(tiny("killed", steps=3, **settings))
+    assert run.best_checkpoint == run.checkpoint == stopped.checkpoint
+    assert {path.name for path in (run.path / "checkpoints").iterdir()} == {"step_0000003"}
+
+
 def test_a_full_disk_is_told_and_leaves_earlier_checkpoints_alone(tiny, tmp_path):
     config = tiny(steps=8, save_every=4, valid_every=100)
     pretrain(config, stop_after=4)

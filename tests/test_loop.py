@@ -217,6 +217,20 @@ def test_golden_losses(tiny):
     assert found == pytest.approx(golden, rel=2e-4)
 
 
+def test_a_step_is_as_long_as_its_clipped_gradient(tiny):
+    """Plain arithmetic: official Adam's first step from a gradient of length 1e-9 is far below its epsilon, and so as small."""
+    moved = {}
+    for max_norm in (None, 1e30, 1e-9):
+        config = tiny(f"{max_norm}", steps=2, optim={"warmup_steps": 0, "max_grad_norm": max_norm, "weight_decay": 0.0})
+        before = weights(pretrain(config, stop_after=0))
+        after = weights(pretrain(config, stop_after=1))
+        names = [name for name in before if not name.startswith("optimizer")]
+        moved[max_norm] = {name: after[name] - before[name] for name in names}
+    largest = {key: max(float(value.abs().max()) for value in values.values()) for key, values in moved.items()}
+    assert all(torch.equal(value, moved[1e30][name]) for name, value in moved[None].items())
+    assert largest[1e-9] < 1e-3 * largest[None]
+
+
 def test_the_fast_way_is_the_plain_way(tiny):
     """Without dropout, which is drawn in another way, 20 steps have the same losses."""
     no_dropout = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -238,10 +252,16 @@ def test_the_last_steps_are_logged_also_when_no_line_is_due(tiny):
 
 
 def test_a_run_that_is_told_to_end_where_it_was_stopped_is_validated_once(tiny):
-    pretrain(tiny(), stop_after=5)
+    settings = {"valid_every": 3, "optim": {"lr": 5e-3, "warmup_steps": 0}}
+    pretrain(tiny(**settings), stop_after=5)
+    stamps = set()
     for _ in range(2):
-        run = pretrain(tiny(steps=5))
-        assert run.is_complete and [line["step"] for line in run.metrics("valid")] == [0, 5]
+        run = pretrain(tiny(steps=5, **settings))
+        assert run.is_complete and [line["step"] for line in run.metrics("valid")] == [0, 3, 5]
+        stamps.add((run.checkpoint / "manifest.json").stat().st_mtime_ns)
+    assert len(stamps) == 1  # there was nothing left to do
+    losses = {line["step"]: line["loss"] for line in run.metrics("valid")}
+    assert losses[5] < losses[3] and run.best_checkpoint == run.checkpoint
 
 
 def test_a_run_that_is_asked_to_stop_before_its_first_step_loses_nothing(tiny):
@@ -286,25 +306,28 @@ def test_the_best_checkpoint_is_known(tiny):
     assert (run.best_checkpoint / "discriminator" / "model.safetensors").exists()
 
 
-def test_nothing_waits_for_the_device_between_logs(tiny, monkeypatch):
+@pytest.mark.parametrize("name", ["official_adam", "lamb", "muon"])
+def test_nothing_waits_for_the_device_between_logs(tiny, monkeypatch, name):
     """A tensor made from a Python number, or a number made from a tensor, would stop a GPU's queue at every step."""
     from electrakit.train.distributed import Team
     from electrakit.train.loop import train_step
     from electrakit.train.training import Training
 
-    config = tiny(plain=True)
+    config = tiny(plain=True, optim={"name": name, "warmup_steps": 2})
     config.run.mkdir()
     training = Training(config, None, Team(torch.device("cpu")))
     train_step(training)
-    training.optimizer.step = lambda lr, is_finite: None  # type: ignore[method-assign]  # the CPU's looks at its number
+    training.optimizer.can_look = False  # as on a GPU
     pieces = training.feed.read(1)  # what the thread does is not waited for
     training.feed.pieces = lambda step: pieces  # type: ignore[method-assign]
 
     def forbidden(*arguments: object, **settings: object) -> None:
         raise AssertionError("the device would be waited for")
 
-    for place, name in ((torch, "tensor"), (torch, "as_tensor"), (torch.Tensor, "item"), (torch.Tensor, "tolist")):
-        monkeypatch.setattr(place, name, forbidden)
+    for method in ("item", "tolist", "__bool__", "__float__", "__int__"):
+        monkeypatch.setattr(torch.Tensor, method, forbidden)
+    for function in ("tensor", "as_tensor"):
+        monkeypatch.setattr(torch, function, forbidden)
     try:
         train_step(training)
     finally:

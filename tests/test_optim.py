@@ -108,6 +108,41 @@ def test_muon_moves_a_matrix_by_a_rotation():
     assert similarity.min() > 0.97  # the nearest rotation, not just any
 
 
+def turned_by_numpy(matrix: np.ndarray) -> np.ndarray:
+    """Newton and Schulz's iteration with the numbers of Jordan et al. 2024."""
+    if matrix.shape[0] > matrix.shape[1]:
+        return turned_by_numpy(matrix.T).T
+    matrix = matrix / np.linalg.norm(matrix)
+    for _ in range(5):
+        gram = matrix @ matrix.T
+        matrix = 3.4445 * matrix + (-4.7750 * gram + 2.0315 * gram @ gram) @ matrix
+    return matrix
+
+
+def test_muon_steps_equal_plain_numpy():
+    """Nesterov's momentum of 0.95, each of the stacked matrices turned by itself, Liu et al.'s scale, decay, and AdamW for the rest."""
+    torch.manual_seed(0)
+    objective = build_objective(presets.tiny(vocab_size=50), SPECIAL)
+    layer = objective.discriminator.body.layers[0]  # type: ignore[union-attr, index]
+    watched = {layer.qkv.weight: 3, layer.ffn_in.weight: 1, layer.ffn_out.weight: 1}
+    values = {one: one.detach().double().numpy().copy() for one in watched}
+    momenta = {one: np.zeros_like(value) for one, value in values.items()}
+    optimizer = Optimizer(objective, OptimConfig(name="muon", weight_decay=0.1))
+    for lr in (0.02, 0.01, 0.03):
+        for parameter in objective.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step(lr, TRUE)
+        for one, num_stacked in watched.items():
+            gradient = one.grad.double().numpy()
+            momenta[one] = 0.95 * momenta[one] + 0.05 * gradient
+            parts = np.split(0.05 * gradient + 0.95 * momenta[one], num_stacked)
+            scale = 0.2 * max(parts[0].shape) ** 0.5
+            update = scale * np.concatenate([turned_by_numpy(part) for part in parts])
+            values[one] = values[one] - lr * 0.1 * values[one] - lr * update
+    for one, value in values.items():
+        np.testing.assert_allclose(one.detach(), value, rtol=1e-4, atol=1e-5)
+
+
 def test_muon_turns_query_key_and_value_each_by_itself():
     objective = build_objective(presets.modern_tiny(vocab_size=50), SPECIAL)
     groups = parameter_groups(objective, 0.01, has_muon=True)
@@ -156,18 +191,21 @@ def test_a_step_without_a_finite_gradient_changes_nothing(name):
         assert torch.equal(value, before[key]), key
 
 
-def test_adamw_skips_a_bad_step_by_itself_as_on_a_gpu():
-    """The GPU path leaves the decision to the fused kernel; the CPU's kernel obeys the same number."""
-    module = Two()
-    optimizer = Optimizer(module, OptimConfig(name="adamw"))
-    before = [parameter.detach().clone() for parameter in module.parameters()]
-    for parameter in module.parameters():
-        parameter.grad = torch.full_like(parameter, torch.nan)
-    part = optimizer.parts[0]
-    part.found_inf, part.grad_scale = torch.tensor(1.0), None  # type: ignore[attr-defined]
-    part.step()
-    assert all(torch.equal(one, two) for one, two in zip(module.parameters(), before, strict=True))
-    assert all(state["step"] == 0 for state in part.state.values())
+@pytest.mark.parametrize("name", ["official_adam", "adamw", "lamb", "muon"])
+def test_good_and_bad_steps_without_looking_as_on_a_gpu_equal_those_with_looking(name):
+    """A GPU decides by itself; the CPU obeys the same number."""
+    found = []
+    for can_look in (True, False):
+        torch.manual_seed(0)
+        objective = build_objective(presets.modern_tiny(vocab_size=50), SPECIAL)
+        optimizer = Optimizer(objective, OptimConfig(name=name))  # type: ignore[arg-type]
+        optimizer.can_look = can_look
+        for is_finite in (True, False, True, True):
+            for parameter in objective.parameters():
+                parameter.grad = torch.randn_like(parameter) if is_finite else torch.full_like(parameter, torch.nan)
+            optimizer.step(0.01, torch.tensor(is_finite))
+        found.append({**objective.state_dict(), **optimizer.state()})
+    assert all(torch.equal(value, found[1][key]) for key, value in found[0].items())
 
 
 @pytest.mark.parametrize("name", ["official_adam", "adamw", "lamb", "muon"])

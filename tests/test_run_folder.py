@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
 from electrakit import pretrain
 from electrakit.errors import UserError
-from electrakit.pretrain_config import load_config, to_json
+from electrakit.pretrain_config import load_config, override, to_json
 from electrakit.train.run_folder import (
     Run,
     check_fits,
@@ -26,8 +27,6 @@ def test_differences_are_named_by_their_place_and_what_may_change_is_not():
 
 
 def test_shards_are_known_by_content_wherever_they_lie(shards, tmp_path, tiny):
-    import shutil
-
     moved = shutil.copytree(shards, tmp_path / "moved")
     assert describe_data(moved) == describe_data(shards)
     write_config(tmp_path, tiny(), describe_data(shards), 1)
@@ -36,6 +35,16 @@ def test_shards_are_known_by_content_wherever_they_lie(shards, tmp_path, tiny):
     other["tokenizer"] = "another"
     with pytest.raises(UserError, match=r"data\.tokenizer"):
         check_fits(tmp_path, read_config(tmp_path), tiny(), other)
+
+
+def test_another_tokenizer_beside_the_same_rows_is_refused(shards, tmp_path, tiny):
+    moved = shutil.copytree(shards, tmp_path / "moved")
+    config = override(tiny(), {"data": moved})
+    pretrain(config, stop_after=2)
+    path = moved / "tokenizer" / "tokenizer.json"
+    path.write_text(path.read_text().replace('"[MASK]": 4', '"[MASK]": 5', 1).replace('"[UNK]": 1', '"[UNK]":  1'))
+    with pytest.raises(UserError, match=r"data\.tokenizer_file \w+ -> \w+"):
+        pretrain(config)
 
 
 def test_settings_stand_in_config_json_as_they_were_resolved(tmp_path, tiny, shards):

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+import transformers
 
 import electrakit as ek
 from electrakit import pretrain
@@ -71,6 +72,46 @@ def test_another_vocabulary_is_refused(tiny, checkpoint, tmp_path):
         UserError, match=r"token 10 is .* there and .* in the shards; prepare the text with --tokenizer"
     ):
         pretrain(tiny("second", init_discriminator=str(checkpoint / "discriminator")))
+
+
+def padded(place, num_rows):
+    """The model in that folder, with another number of rows in its table."""
+    config = transformers.AutoConfig.from_pretrained(place)
+    words, replaced = start.THEIR_CLASSES[config.model_type]
+    model = getattr(transformers, words if place.name == "generator" else replaced).from_pretrained(place)
+    model.resize_token_embeddings(num_rows, mean_resizing=False)
+    model.save_pretrained(place)
+
+
+@pytest.mark.parametrize("preset", ["tiny", "modern_tiny", "alectra_small"])
+def test_rows_of_a_padded_table_are_cut_off(tiny, preset, capfd):
+    first = pretrain(tiny("first", preset, steps=2, batch_size=2)).checkpoint
+    reference = begun(tiny("first", preset, steps=2, batch_size=2))
+    for name in ("discriminator", "generator"):
+        padded(first / name, 128)
+    capfd.readouterr()
+    places = {"init_discriminator": str(first / "discriminator"), "init_generator": str(first / "generator")}
+    config = tiny("second", preset, **places, steps=1, batch_size=2)
+    objective = begun(config)
+    assert capfd.readouterr().err.count("have 128 rows, the vocabulary of") == 2
+    for name, value in reference.state_dict().items():
+        assert torch.equal(objective.state_dict()[name], value), name
+    run = pretrain(config)
+    for name in ("discriminator", "generator"):
+        assert json.loads((run.checkpoint / name / "config.json").read_text())["vocab_size"] == 120
+
+
+def test_a_table_that_does_not_fit_is_refused_with_a_way_out(tiny, checkpoint):
+    place = checkpoint / "discriminator"
+    config = tiny("second", init_discriminator=str(place))
+    padded(place, 100)
+    with pytest.raises(UserError, match=r"have 100 rows.*has 120 tokens.*resize_token_embeddings, or start from another"):
+        pretrain(config)
+    padded(place, 128)
+    for name in ("tokenizer.json", "vocab.txt"):
+        (place / name).unlink()
+    with pytest.raises(UserError, match=r"have 128 rows.*has 120 tokens; copy the model's tokenizer\.json into"):
+        pretrain(config)
 
 
 def test_places_without_a_model_are_named(tiny, tmp_path):

@@ -68,13 +68,13 @@ template <class X, class Y> void add_norm_back(const Y* grad, const X* also, con
     EACH_ROW {
         const Dropout drop(seed, rate);
         float *gains = partial + omp_get_thread_num() * 3 * size, *shifts = gains + size, *biases = shifts + size, total = 0, along = 0;
-        Int at = row * size;
+        const float share = 1.0f / size; Int at = row * size;
         SIMD_SUM for (Int i = 0; i < size; i++) {
             float one = grad[at + i], value = hat[at + i];
             gains[i] += one * value, shifts[i] += one, total += one * gain[i], along += one * gain[i] * value;
         }
         SIMD for (Int i = 0; i < size; i++) {
-            float one = ((float)grad[at + i] * gain[i] - (total + (float)hat[at + i] * along) / size) * inverse[row];
+            float one = ((float)grad[at + i] * gain[i] - (total + (float)hat[at + i] * along) * share) * inverse[row];
             grad_x[at + i] = one += also ? (float)also[at + i] : 0;
             grad_y[at + i] = one *= drop(at + i), biases[i] += one;
         }
@@ -140,8 +140,8 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
                     } else {
                         SIMD_MAX for (int j = 0; j < length; j++) most = score[j] > most ? score[j] : most;
                         SIMD_SUM for (int j = 0; j < length; j++) total += score[j] = fast_exp(score[j] - most);
-                        SIMD for (int j = 0; j < length; j++) score[j] *= drop(place + j) / total;
-                        logsum[token] = most + std::log(total);
+                        logsum[token] = most + std::log(total), total = 1 / total;
+                        SIMD for (int j = 0; j < length; j++) score[j] *= drop(place + j) * total;
                     }
                 }
                 float* from = grad ? slopes : scores;

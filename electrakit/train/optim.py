@@ -199,19 +199,17 @@ class Muon(torch.optim.Optimizer):
                     by_shape.setdefault(tuple(parameter.shape), []).append(parameter)
             for parameters in by_shape.values():
                 with unless_skipped(self, parameters):
-                    self.turn(parameters, **group)
+                    self.turn(parameters, group)
 
-    def turn(
-        self, parameters: list[nn.Parameter], lr: float, weight_decay: float, num_stacked: int, **others: Any
-    ) -> None:
+    def turn(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
         """One step of matrices of the same shape."""
         looked_ahead = torch.stack([self.look_ahead(parameter) for parameter in parameters])
-        num_rows, num_columns = looked_ahead.size(-2) // num_stacked, looked_ahead.size(-1)
+        num_rows, num_columns = looked_ahead.size(-2) // group["num_stacked"], looked_ahead.size(-1)
         turned = orthogonalise(looked_ahead.view(-1, num_rows, num_columns))
         scale = 0.2 * max(num_rows, num_columns) ** 0.5
         for parameter, update in zip(parameters, turned.view(looked_ahead.shape), strict=True):
-            parameter.mul_(1 - lr * weight_decay)
-            parameter.sub_(update, alpha=lr * scale)
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.sub_(update, alpha=group["lr"] * scale)
 
     def look_ahead(self, parameter: nn.Parameter) -> Tensor:
         """Nesterov's momentum."""
