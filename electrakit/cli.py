@@ -11,6 +11,7 @@ import tyro
 
 from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, PretrainArguments, ShowConfig, TokenizerConfig
 from electrakit.errors import UserError
+from electrakit.evaluate_config import FinetuneConfig, GlueConfig, PredictConfig
 
 Verb = (
     Annotated[DemoConfig, tyro.conf.subcommand("demo")]
@@ -19,6 +20,9 @@ Verb = (
     | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
     | Annotated[ShowConfig, tyro.conf.subcommand("show")]
     | Annotated[PretrainArguments, tyro.conf.subcommand("pretrain")]
+    | Annotated[FinetuneConfig, tyro.conf.subcommand("finetune")]
+    | Annotated[PredictConfig, tyro.conf.subcommand("predict")]
+    | Annotated[GlueConfig, tyro.conf.subcommand("glue")]
 )
 
 
@@ -94,4 +98,9 @@ def _run(config: Any) -> int:
         from electrakit.doctor import print_findings
 
         return print_findings(electrakit.examine(**settings))
+    elif isinstance(config, GlueConfig | FinetuneConfig | PredictConfig):
+        from electrakit.evaluate.show import show_finetune, show_glue, show_predict
+
+        show = {GlueConfig: show_glue, FinetuneConfig: show_finetune, PredictConfig: show_predict}[type(config)]
+        show(settings)
     return 0

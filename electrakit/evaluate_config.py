@@ -80,7 +80,8 @@ def official(size: Size, task: str, epochs: float, start_from: str | None) -> Fi
 
 def seed(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
     """lmtuners' ELECTRA-Small-OWT: the paper's settings, and RTE at 2e-5 wherever it begins."""
-    return replace(paper(size, task, epochs, start_from), **({"lr": 2e-5} if task == "rte" else {}))
+    settings = paper(size, task, epochs, start_from)
+    return replace(settings, lr=2e-5) if task == "rte" else settings
 
 
 PRESETS: dict[str, Callable[[Size, str, float, str | None], FinetuneSettings]] = {

@@ -67,7 +67,9 @@ class Classifier(nn.Module):
         unfinished.rename(folder)
 
 
-def load_classifier(place: str, task: Task, head: Head = "official", dropout: float = 0.1) -> tuple[Classifier, list[str]]:
+def load_classifier(
+    place: str, task: Task, head: Head = "official", dropout: float = 0.1
+) -> tuple[Classifier, list[str]]:
     """The encoder of a folder or of the hub with a new head, and what there is to say about it."""
     import transformers
 
@@ -166,7 +168,9 @@ def readable(place: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # safetensors', the hub's and transformers' own errors have no common class
-        raise UserError(f"cannot load {place!r}: {' '.join(str(error).split())[:300] or type(error).__name__}") from None
+        raise UserError(
+            f"cannot load {place!r}: {' '.join(str(error).split())[:300] or type(error).__name__}"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -45,3 +45,9 @@ def fingerprint(paths: Iterable[Path]) -> str:
                 whole.update(block)
         whole.update(path.stat().st_size.to_bytes(8, "little"))
     return whole.hexdigest()
+
+
+def text_fingerprint(text: str) -> str:
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(text.encode())

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from electrakit.engine import WORKER
 from electrakit.evaluate.classifier import MAX_DIFFERENCE, Classifier, load_classifier, load_tokenizer
 from electrakit.evaluate.encode import Encoded, collate, evaluation_batches, longest, training_batches
 from electrakit.evaluate.files import write_json, write_whole
@@ -24,7 +25,7 @@ CURVE_POINTS = 200
 NOT_FALLING = 0.98  # of the first tenth's loss: if the last tenth's is more, nothing was learned
 
 
-def finetune(job: Job) -> dict[str, Any]:
+def finetune_job(job: Job) -> dict[str, Any]:
     """Train, score on dev, write `seed_N.json` and the model; return what was written."""
     started = time.perf_counter()
     with alone(job.seed, job.threads):
@@ -121,9 +122,7 @@ def evaluate(
     return found
 
 
-def require_same(
-    classifier: Classifier, rows: Encoded, wanted: np.ndarray, pad_id: int, device: torch.device
-) -> None:
+def require_same(classifier: Classifier, rows: Encoded, wanted: np.ndarray, pad_id: int, device: torch.device) -> None:
     """What was saved must say what was scored: the plain transformers model, on one batch."""
     batch = evaluation_batches(rows.lengths)[-1]
     inputs = collate(rows, batch, pad_id, device)
@@ -132,7 +131,10 @@ def require_same(
         logits = classifier.model(**known).logits.float().cpu().numpy()
     # autocast rounds what was scored; the saved model runs in float32
     tolerance = 100 * MAX_DIFFERENCE if classifier.head == "official" else math.inf
-    assert np.abs(logits - wanted[batch]).max() <= tolerance * max(1.0, np.abs(wanted).max()) or not np.isfinite(wanted).all()
+    assert (
+        np.abs(logits - wanted[batch]).max() <= tolerance * max(1.0, np.abs(wanted).max())
+        or not np.isfinite(wanted).all()
+    )
 
 
 def describe_result(
@@ -162,6 +164,7 @@ def describe_result(
         "collapsed": collapse_reasons(job.task, predictions, labels, losses),
         "num_steps": len(losses),
         "losses": curve(losses),
+        "answers": {name: np.round(each.astype(float), 5).tolist() for name, each in labels.items()},
         "predictions": {name: np.round(each.astype(float), 5).tolist() for name, each in predictions.items()},
         "logits": {name: np.round(each.astype(float), 5).tolist() for name, each in logits.items()},
     }
@@ -206,13 +209,13 @@ def predict_test(job: Job) -> dict[str, Any]:
     with alone(job.seed, job.threads):
         device, tokenizer = device_of(job.device), load_tokenizer(job.model)
         classifier = open_classifier(str(job.model_path)).to(device)
-        logits, warnings = {}, []
+        logits: dict[str, np.ndarray] = {}
+        warnings: list[str] = []
         for name in job.source.names_of("test"):
             rows, more = load_rows(job.source, name, job.model, job.settings.length)
             logits[name] = evaluate(classifier, rows, tokenizer.pad_token_id, device, job.settings)
             warnings += more
-    metadata = {"identity": str(job.identity())}
-    write_whole(job.test_path, save(logits, metadata))
+    write_whole(job.test_path, save(logits, {"stamp": job.test_stamp()}))
     return {"task": job.task.name, "seed": job.seed, "warnings": warnings}
 
 
@@ -238,7 +241,7 @@ def device_of(name: str | None) -> torch.device:
     """By default the GPU of this worker process, if there are any."""
     if name not in (None, "cuda") or not torch.cuda.is_available():
         return torch.device(name or "cpu")
-    number = int(os.environ.get("ELECTRAKIT_WORKER", "0"))
+    number = int(os.environ.get(WORKER, "0"))
     return torch.device("cuda", number % torch.cuda.device_count())
 
 

@@ -4,11 +4,11 @@ import json
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from electrakit.errors import UserError
 from electrakit.evaluate.encode import Encoded, encode
-from electrakit.evaluate.files import fingerprint
+from electrakit.evaluate.files import fingerprint, text_fingerprint
 from electrakit.evaluate.own import examples_of, read_table
 from electrakit.evaluate.read import Examples, find_file, has_split, read_split
 from electrakit.evaluate.tasks import Task
@@ -37,14 +37,14 @@ class Source:
             return examples_of(read_table(Path(dict(self.files)[name])), self.task, needs_labels=name != "test")
         return read_split(self.data, self.task, self.task.split(name))
 
-    def fingerprint(self) -> str:
-        """Of the files with labels: another one is another result."""
+    def fingerprint(self, kind: Literal["labelled", "test"]) -> str:
+        """Of the files: others are another result."""
         if self.data is None:
-            return fingerprint(Path(path) for name, path in self.files if name != "test")
+            return fingerprint(Path(path) for name, path in self.files if (name == "test") == (kind == "test"))
         if self.data.startswith("hf:"):
             return self.data
-        splits = [self.task.split(name) for name in ("train", *self.task.names_of("dev"))]
-        paths = [find_file(Path(self.data), self.task, split) for split in splits]
+        names = self.task.names_of("test") if kind == "test" else ("train", *self.task.names_of("dev"))
+        paths = [find_file(Path(self.data), self.task, self.task.split(name)) for name in names]
         return fingerprint(path for path in paths if path is not None)
 
 
@@ -62,6 +62,8 @@ class Job:
     """A model to begin with instead: the best run of another task."""
     start_name: str | None = None
     """Which that is, in words."""
+    start_stamp: str | None = None
+    """What decided that run's result."""
     device: str | None = None
     threads: int = 1
     keeps_model: bool = True
@@ -92,10 +94,27 @@ class Job:
             "seed": self.seed,
             "settings": asdict(self.settings),
             "model": model_fingerprint(self.model),
-            "start_from": None if self.start_from is None else model_fingerprint(self.start_from),
+            "start_from": self.start_stamp,
             "data": data_fingerprint(self.source),
             "threads": self.threads,
         }
+
+    def stamp(self) -> str:
+        """The identity as a short string."""
+        return text_fingerprint(json.dumps(self.identity(), sort_keys=True))
+
+    def test_stamp(self) -> str:
+        """What decides the test predictions."""
+        return f"{self.stamp()} {self.source.fingerprint('test')}"
+
+    def has_test(self) -> bool:
+        """Whether the test predictions of this run are there."""
+        from safetensors import safe_open
+
+        if not self.test_path.exists():
+            return False
+        with safe_open(self.test_path, "numpy") as file:
+            return (file.metadata() or {}).get("stamp") == self.test_stamp()
 
     def finished(self) -> dict[str, Any] | None:
         """The result of this run, if it is there. That of a run with other settings is an error."""
@@ -134,7 +153,7 @@ def model_fingerprint(place: str) -> str:
 
 @lru_cache(maxsize=64)
 def data_fingerprint(source: Source) -> str:
-    return source.fingerprint()
+    return source.fingerprint("labelled")
 
 
 @lru_cache(maxsize=8)

@@ -58,6 +58,8 @@ class Task:
     """As files and submissions spell them; None: a number is predicted."""
     scale: float = 1.0
     """Of a number: labels are divided by it for training."""
+    limits: tuple[float, float] | None = None
+    """Between which predicted numbers are submitted."""
     metrics: tuple[str, ...] = ("accuracy",)
     """The first is the score of the tables."""
     epochs: int = 3
@@ -166,6 +168,7 @@ _TASKS = (
         label="score",
         labels=None,
         scale=5.0,
+        limits=(0.0, 5.0),
         metrics=("spearman", "pearson"),
         epochs=10,
         both_orders=True,
