@@ -57,7 +57,9 @@ def finetune_job(job: Job) -> dict[str, Any]:
         if job.keeps_model:
             columns = {"columns": list(job.task.columns), "length": length, "task": job.task.name}
             classifier.save(job.model_path, tokenizer, job.task.scale, columns)
-            require_same(classifier, next(iter(dev.values())), next(iter(logits.values())), pad_id, device)
+            if job.settings.precision == "float32":  # else what was scored is rounded, and what is saved is not
+                rows, scored = next(iter(dev.values())), next(iter(logits.values()))
+                result["warnings"] += compare_saved(classifier, rows, scored, pad_id, device)
     result["seconds"] = {"training": training_seconds, "all": time.perf_counter() - started}
     write_json(job.result_path, result)
     return result
@@ -122,19 +124,19 @@ def evaluate(
     return found
 
 
-def require_same(classifier: Classifier, rows: Encoded, wanted: np.ndarray, pad_id: int, device: torch.device) -> None:
-    """What was saved must say what was scored: the plain transformers model, on one batch."""
+def compare_saved(
+    classifier: Classifier, rows: Encoded, scored: np.ndarray, pad_id: int, device: torch.device
+) -> list[str]:
+    """What is saved must say what was scored: the plain transformers model, on one batch."""
     batch = evaluation_batches(rows.lengths)[-1]
     inputs = collate(rows, batch, pad_id, device)
     known = {name: value for name, value in inputs.items() if name in classifier.known_inputs}
     with torch.inference_mode():
         logits = classifier.model(**known).logits.float().cpu().numpy()
-    # autocast rounds what was scored; the saved model runs in float32
-    tolerance = 100 * MAX_DIFFERENCE if classifier.head == "official" else math.inf
-    assert (
-        np.abs(logits - wanted[batch]).max() <= tolerance * max(1.0, np.abs(wanted).max())
-        or not np.isfinite(wanted).all()
-    )
+    difference = float(np.abs(logits - scored[batch]).max())
+    if difference <= MAX_DIFFERENCE * max(1.0, float(np.abs(scored).max())):
+        return []
+    return [f"the logits of the saved model differ by {difference:.3g} from those that were scored"]
 
 
 def describe_result(
