@@ -164,8 +164,8 @@ class TuningConfig:
             if isinstance(settings.get(name), str):
                 settings[name] = Path(settings[name])
         for name in ("tasks", "text"):
-            if isinstance(settings.get(name), list):
-                settings[name] = tuple(settings[name])
+            if name in settings:
+                settings[name] = (settings[name],) if isinstance(settings[name], str) else tuple(settings[name])
         if isinstance(settings.get("data"), Path):
             settings["data"] = str(settings["data"])
         known = {field.name for field in fields(cls)}

@@ -201,6 +201,18 @@ def test_settings_that_make_no_sense_are_one_line(folder, tmp_path):
         ek.glue(tmp_path / "no-model", data=folder / "glue", out=tmp_path / "out")
 
 
+def test_a_damaged_line_of_any_task_is_found_before_training(folder, tmp_path):
+    data = write_glue(tmp_path / "glue")
+    with (data / "MNLI" / "dev_mismatched.tsv").open("a") as file:
+        file.write("9\t1\t1n\tfiction\ta\tb\tneutral\t-\n")
+    with pytest.raises(UserError, match=r"dev_mismatched\.tsv line 14 has the label '-'; MNLI has"):
+        ek.glue(folder / "model", data=data, tasks=("cola", "mnli"), out=tmp_path / "out", **FAST)
+    (data / "CoLA" / "dev.tsv").unlink()
+    with pytest.raises(UserError, match=r"CoLA has no dev\.tsv in"):
+        ek.glue(folder / "model", data=data, tasks="cola", out=tmp_path / "out", **FAST)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_file_of_settings_is_a_preset(folder, tmp_path):
     path = tmp_path / "best.json"
     path.write_text(json.dumps({"settings": {"lr": 5e-5, "batch_size": 16}, "tasks": {"rte": {"lr": 1e-5}}}))

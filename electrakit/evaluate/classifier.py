@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.errors import UserError
-from electrakit.evaluate.heads import settings_for, write_head
+from electrakit.evaluate.heads import HEADS, settings_for, write_head
 from electrakit.evaluate.tasks import Task
 
 Head = Literal["official", "transformers"]
@@ -113,6 +113,8 @@ def _begin_anew(layer: nn.Module, model: Any) -> None:
 @torch.no_grad()
 def can_hold(model: Any, num_labels: int) -> bool:
     """Whether the model's own classifier can be filled with a linear layer: tried on a row of ids."""
+    if model.config.model_type not in HEADS:
+        return False
     weight = torch.linspace(-1, 1, num_labels * model.config.hidden_size).view(num_labels, -1)
     ids = torch.arange(8)[None] % model.config.vocab_size
     state = {name: value.clone() for name, value in model.state_dict().items() if "encoder" not in name}

@@ -57,12 +57,17 @@ def encode(examples: Examples, tokenizer: Any, length: int, both_orders: bool = 
     )
 
 
-def longest(length: int, config: Any, tokenizer: Any) -> int:
-    """`length`, if the model has so many positions."""
-    positions = getattr(config, "max_position_embeddings", None) or length
+def num_positions(config: Any, tokenizer: Any) -> int:
+    """How long a row may be."""
+    positions = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
     if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
         positions -= 2  # they begin to count after the padding's number
-    positions = min(positions, tokenizer.model_max_length)
+    return min(positions, tokenizer.model_max_length)
+
+
+def longest(length: int, config: Any, tokenizer: Any) -> int:
+    """`length`, if the model has so many positions."""
+    positions = num_positions(config, tokenizer)
     if length > positions:
         raise UserError(f"--length {length}: the model has {positions} positions; use --length {positions} or less")
     return length

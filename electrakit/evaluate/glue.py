@@ -13,7 +13,7 @@ from electrakit.engine import Workers
 from electrakit.errors import UserError, mended_by_user
 from electrakit.evaluate.files import write_json, write_whole
 from electrakit.evaluate.job import Job, Source
-from electrakit.evaluate.read import has_split
+from electrakit.evaluate.read import has_split, read_split
 from electrakit.evaluate.report import markdown, plot_losses, plot_scores
 from electrakit.evaluate.results import Result, best_of, summarise_all
 from electrakit.evaluate.submission import combine, write_submission
@@ -33,8 +33,9 @@ def glue(model: str | Path, **settings: Any) -> dict[str, Any]:
     tasks = chosen_tasks(config)
     size = model_size(config.model)
     results: dict[str, Sequence[Result]] = {}
+    first, second = phases(config, tasks)
+    check_data(config, tasks)
     with mended_by_user(config.out), runners(config) as run:
-        first, second = phases(config, tasks)
         jobs = {task.name: jobs_of(config, task, size, None) for task in first}
         results |= run_all(run, jobs)
         if second:
@@ -66,6 +67,15 @@ def chosen_tasks(config: GlueConfig) -> list[Task]:
     if not asked:
         raise UserError(f"{config.data} holds no task of GLUE; electra glue --download {config.data} fetches them")
     return [task for task in TASKS.values() if task in asked]
+
+
+def check_data(config: GlueConfig, tasks: Sequence[Task]) -> None:
+    """Read everything that has labels once: a damaged line shall not be found after a day of training."""
+    assert config.data is not None and config.out is not None
+    for task in tasks:
+        if not all((config.out / task.name / f"seed_{seed}.json").exists() for seed in range(1, config.seeds + 1)):
+            for name in ("train", *task.names_of("dev")):
+                read_split(config.data, task, task.split(name))
 
 
 def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:

@@ -52,7 +52,7 @@ def markdown(figures: dict[str, Any]) -> str:
     if figures.get("ensembles"):
         said = [f"{TASKS[name].title} {percent(score)}" for name, score in figures["ensembles"].items()]
         lines.append(f"\nThe ensemble of the best {figures['ensemble']} runs on dev: {', '.join(said)}.")
-    lines.append(f"\n{figures['submission']}")
+    lines += ["", figures["submission"], "", "![scores](scores.png)", "", "![training losses](losses.png)"]
     return "\n".join(lines) + "\n"
 
 

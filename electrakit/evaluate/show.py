@@ -23,16 +23,22 @@ def show_glue(settings: dict[str, Any]) -> None:
         screen.print(f"{settings['download']}: {len(made)} files of GLUE are there", markup=False)
         return
     figures = glue(**settings)
-    table = Table("task", "metric", "median", "mean", "sd", "min", "max", "begins with", "notes")
+    table = Table("task", "metric", "median", "mean", "sd", "min", "max", "begins with")
     for name in (*AVERAGED, *(name for name in figures["tasks"] if name not in AVERAGED)):
         if name not in figures["tasks"]:
-            table.add_row(TASKS[name].title, *[DASH] * 8)
+            table.add_row(TASKS[name].title, *[DASH] * 7)
             continue
         task = figures["tasks"][name]
         scores = [percent(task[figure]) for figure in ("median", "mean", "sd", "min", "max")]
-        notes = "; ".join(notes_of(task)).replace("**", "")
-        table.add_row(task["title"], task["metric"], *scores, task["start_from"] or "the model", notes)
+        table.add_row(task["title"], task["metric"], *scores, task["start_from"] or "the model")
     screen.print(table)
+    for task in figures["tasks"].values():
+        for note in notes_of(task):
+            screen.print(
+                f"{task['title']}: {note.removeprefix(task['title']).strip().replace('**', '')}",
+                markup=False,
+                soft_wrap=True,
+            )
     average = figures["average"]
     scope = "the 8 tasks" if average["is_complete"] else f"{len(average['tasks'])} of {len(AVERAGED)} tasks"
     screen.print(f"average over {scope}: {percent(average['value'])}", markup=False)

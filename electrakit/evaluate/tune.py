@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,12 +130,12 @@ def predict(
     file: str | Path,
     *,
     out: str | Path | None = None,
-    text: tuple[str, ...] = (),
+    text: str | Sequence[str] = (),
     device: str | None = None,
 ) -> list[dict[str, Any]]:
     """The label of each row of a .tsv, .csv or .jsonl file, with its probability; written to `out`, a .tsv file, if named."""
     from electrakit.evaluate.classifier import load_tokenizer
-    from electrakit.evaluate.encode import encode
+    from electrakit.evaluate.encode import encode, num_positions
     from electrakit.evaluate.finetune import device_of, evaluate, open_classifier
     from electrakit.evaluate.own import TEXT_COLUMNS, examples_of
     from electrakit.evaluate.tasks import Task
@@ -145,6 +146,7 @@ def predict(
     notes = getattr(config, "electrakit", {})
     table = read_table(Path(file))
     known = next((one for one in TEXT_COLUMNS if set(one) <= set(table.columns)), ())
+    text = (text,) if isinstance(text, str) else tuple(text)
     columns = tuple(text or notes.get("columns", ()) or known)
     if not columns or not set(columns) <= set(table.columns):
         wanted = " and ".join(map(repr, columns)) or "text"
@@ -152,7 +154,7 @@ def predict(
     is_regression = config.num_labels == 1
     labels = None if is_regression else tuple(config.id2label[number] for number in range(config.num_labels))
     task = Task("own", "own", (), columns, (), label="", labels=labels)
-    length = notes.get("length") or min(512, tokenizer.model_max_length)
+    length = notes.get("length") or min(512, num_positions(config, tokenizer))
     rows = encode(examples_of(table, task, needs_labels=False), tokenizer, length)
     logits = evaluate(
         classifier.to(device_of(device)), rows, tokenizer.pad_token_id, device_of(device), FinetuneSettings()
