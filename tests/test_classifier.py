@@ -132,6 +132,8 @@ def test_pickles_are_refused_and_folders_without_a_model_named(tmp_path):
         load_classifier(str(place), TASKS["rte"])
     with pytest.raises(UserError, match="is not a folder"):
         load_classifier(str(tmp_path / "nowhere"), TASKS["rte"])
+    with pytest.raises(UserError, match="'hf/mine' is no folder here, and the Hugging Face hub does not give it"):
+        load_classifier("hf/mine", TASKS["rte"])
     with pytest.raises(UserError, match=r"has no config\.json"):
         load_classifier(str(tmp_path), TASKS["rte"])
     bare = tmp_path / "bare"

@@ -149,6 +149,7 @@ def require_safe(place: str) -> None:
     if not folder.is_dir():
         if folder.exists() or place.startswith((".", "/", "~")) or place.count("/") > 1:
             raise UserError(f"the model {place!r} is not a folder; name a transformers folder or a model of the hub")
+        require_reachable(place)
         return
     if not (folder / "config.json").exists():
         raise UserError(f"{place!r} has no config.json; name the folder of a transformers model")
@@ -160,6 +161,19 @@ def require_safe(place: str) -> None:
                 "and save it with save_pretrained, which writes model.safetensors"
             )
         raise UserError(f"{place!r} has no model.safetensors")
+
+
+def require_reachable(name: str) -> None:
+    """One quick question to the hub, if the model is not in the cache: transformers would ask six times, in half a minute."""
+    import huggingface_hub
+
+    if isinstance(huggingface_hub.try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        huggingface_hub.HfApi().model_info(name, timeout=20)
+    except Exception as error:  # of the network, of the hub, of the name
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{name!r} is no folder here, and the Hugging Face hub does not give it ({why})") from None
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from electrakit.engine import WORKER
 from electrakit.evaluate.classifier import MAX_DIFFERENCE, Classifier, load_classifier, load_tokenizer
 from electrakit.evaluate.encode import Encoded, collate, evaluation_batches, longest, training_batches
+from electrakit.evaluate.faster import less_work
 from electrakit.evaluate.files import write_json, write_whole
 from electrakit.evaluate.job import Job, load_rows
 from electrakit.evaluate.metrics import METRICS
@@ -43,11 +44,12 @@ def finetune_job(job: Job) -> dict[str, Any]:
         classifier.to(device)
         pad_id = tokenizer.pad_token_id
         training_started = time.perf_counter()
-        losses = train_model(classifier, train, job, pad_id, device)
-        training_seconds = time.perf_counter() - training_started
-        logits = {name: evaluate(classifier, rows, pad_id, device, job.settings) for name, rows in dev.items()}
+        with less_work(classifier, {"train": train, **dev}, job.settings.weight_decay > 0, pad_id) as rows:
+            losses = train_model(classifier, rows["train"], job, pad_id, device)
+            training_seconds = time.perf_counter() - training_started
+            logits = {name: evaluate(classifier, rows[name], pad_id, device, job.settings) for name in dev}
         logits = {name: each * job.task.scale for name, each in logits.items()}
-        labels = {name: rows.labels for name, rows in dev.items() if rows.labels is not None}
+        labels = {name: each.labels for name, each in dev.items() if each.labels is not None}
         result = describe_result(job, losses, logits, labels) | {
             "head": classifier.head,
             "warnings": [*notes, *warnings],
@@ -58,8 +60,8 @@ def finetune_job(job: Job) -> dict[str, Any]:
             columns = {"columns": list(job.task.columns), "length": length, "task": job.task.name}
             classifier.save(job.model_path, tokenizer, job.task.scale, columns)
             if job.settings.precision == "float32":  # else what was scored is rounded, and what is saved is not
-                rows, scored = next(iter(dev.values())), next(iter(logits.values()))
-                result["warnings"] += compare_saved(classifier, rows, scored, pad_id, device)
+                scored = next(iter(logits.values()))
+                result["warnings"] += compare_saved(classifier, next(iter(dev.values())), scored, pad_id, device)
     result["seconds"] = {"training": training_seconds, "all": time.perf_counter() - started}
     write_json(job.result_path, result)
     return result

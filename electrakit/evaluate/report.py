@@ -107,10 +107,11 @@ def plot_scores(figures: dict[str, Any], path: Path) -> None:
     if known:
         label = f"published: {row.name} ({row.source})"
         axes.scatter(*zip(*known, strict=True), marker="D", facecolors="none", edgecolors="gray", label=label)
-        axes.legend(frameon=False, fontsize=8)
+        figure.legend(frameon=False, fontsize=8, loc="outside lower center")
     axes.set_xticks(range(len(names)), [f"{TASKS[name].title}\n{figures['tasks'][name]['metric']}" for name in names])
     axes.set_ylabel("dev score × 100")
     axes.set_title(f"{Path(figures['model']).name}: runs (dots; red: collapsed) and their median")
+    axes.set_ylim(top=100)
     axes.grid(axis="y", alpha=0.3)
     figure.savefig(path, dpi=120)
 
