@@ -78,7 +78,7 @@ def official(size: Size, task: str, epochs: float, start_from: str | None) -> Fi
     )
 
 
-def seed(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
+def lmtuners(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
     """lmtuners' ELECTRA-Small-OWT: the paper's settings, and RTE at 2e-5 wherever it begins."""
     settings = paper(size, task, epochs, start_from)
     return replace(settings, lr=2e-5) if task == "rte" else settings
@@ -87,7 +87,8 @@ def seed(size: Size, task: str, epochs: float, start_from: str | None) -> Finetu
 PRESETS: dict[str, Callable[[Size, str, float, str | None], FinetuneSettings]] = {
     "paper": paper,
     "official": official,
-    "seed": seed,
+    "lmtuners": lmtuners,
+    "seed": lmtuners,  # another name for it
 }
 
 
@@ -105,7 +106,7 @@ class TuningConfig:
     out: Path | None = None
     """Folder to write. Finished runs in it are not run again."""
     preset: str = "paper"
-    """`paper`, `official`, `seed`, or a JSON file of settings."""
+    """`paper`, `official`, `lmtuners`, or a JSON file of settings."""
     workers: int | None = None
     """Runs at the same time; by default one for each GPU, or core. The result does not depend on it."""
     threads: int | None = None

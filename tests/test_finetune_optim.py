@@ -11,7 +11,7 @@ from electrakit.errors import UserError
 from electrakit.evaluate.classifier import Classifier, load_classifier
 from electrakit.evaluate.optim import build_optimizer, depth_of, lr_at, parameter_groups, set_lr
 from electrakit.evaluate.tasks import TASKS
-from electrakit.evaluate_config import PRESETS, FinetuneSettings, official, paper, seed, size_of
+from electrakit.evaluate_config import PRESETS, FinetuneSettings, lmtuners, official, paper, size_of
 
 
 def shares(classifier, settings):
@@ -83,11 +83,11 @@ def test_presets_are_the_published_settings():
     assert [paper(size, "cola", 3, None).layer_decay for size in ("small", "base", "large")] == [0.8, 0.8, 0.9]
     assert paper("small", "rte", 10, "MNLI, seed 1").lr == 2e-5
     assert paper("small", "rte", 10, None).lr == 3e-4
-    assert seed("small", "rte", 10, None).lr == 2e-5
+    assert lmtuners("small", "rte", 10, None).lr == 2e-5
     theirs = official("small", "cola", 3, None)
     assert (theirs.loss, theirs.weight_decay, theirs.top_layer_power, theirs.adam) == ("sum", 0.01, 2, "official")
     assert (theirs.lr, official("large", "cola", 3, None).lr) == (1e-4, 5e-5)
-    assert set(PRESETS) == {"paper", "official", "seed"}
+    assert set(PRESETS) == {"paper", "official", "lmtuners", "seed"}
     assert [size_of(hidden) for hidden in (128, 256, 768, 1024)] == ["small", "small", "base", "large"]
 
 

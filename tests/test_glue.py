@@ -185,7 +185,7 @@ def test_settings_that_make_no_sense_are_one_line(folder, tmp_path):
     for name, value, said in [
         ("seeds", 0, "--seeds must be 1 or more"),
         ("ensemble", 6, "--ensemble must be from 1 to the number of --seeds, 5; got 6"),
-        ("preset", "papper", "unknown preset 'papper'; there are paper, official, seed"),
+        ("preset", "papper", "unknown preset 'papper'; there are paper, official, lmtuners"),
         ("lr", -1.0, "lr must be more than 0"),
         ("workers", 0, "--workers must be 1 or more"),
         ("nonsense", 1, "there is no setting 'nonsense'"),
