@@ -33,6 +33,23 @@ def test_the_classifier_of_transformers_can_say_what_a_linear_layer_says(family,
     assert wanted.std() > 0.1 or num_labels == 1
 
 
+@pytest.mark.parametrize("family", ["electra", "bert", "modernbert"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_half_precision_it_is_as_good_as_a_linear_layer_or_nearly(family, dtype):
+    torch.manual_seed(0)
+    config = tiny_config(family, num_labels=3, **settings_for(family))
+    model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
+    weight, bias = torch.randn(3, 32), torch.randn(3)
+    ids = torch.randint(5, 100, (64, 16))
+    with torch.no_grad():
+        assert write_head(model, weight, bias, scale=5.0)
+        model.to(dtype)
+        states = model.base_model(ids).last_hidden_state[:, 0]
+        wanted = 5 * (states.float() @ weight.T + bias)
+        plain = 5 * torch.nn.functional.linear(states, weight.to(dtype), bias.to(dtype)).float()
+        assert (model(ids).logits.float() - wanted).abs().max() < 4 * (plain - wanted).abs().max()
+
+
 def test_too_many_labels_for_the_units_are_refused_not_wrong():
     config = tiny_config("electra", num_labels=17)  # two units each, 32 units
     model = transformers.AutoModelForSequenceClassification.from_config(config)

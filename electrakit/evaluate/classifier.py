@@ -52,7 +52,7 @@ class Classifier(nn.Module):
         """Write it so that AutoModelForSequenceClassification opens it. `scale`: what labels were divided by is put back."""
         self.eval()
         if self.head == "official":
-            assert write_head(self.model, self.output.weight * scale, self.output.bias * scale)
+            assert write_head(self.model, self.output.weight, self.output.bias, scale)
         elif scale != 1.0:
             last = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)][-1]
             last.weight.mul_(scale)

@@ -4,7 +4,8 @@ The official head is dropout and one linear layer. The classifiers of transforme
 theirs, and yet can say the same, because their two layers are ours to fill:
 
 - `difference` (GELU, ReLU, SiLU): f(x) - f(-x) = x for each of them, whatever x is. Two units for each logit.
-- `small` (tanh): tanh(x/s)·s = x - x³/3s² + ..., with s = 2^16 nothing that a float32 could hold. One unit for each logit.
+- `small` (tanh): 4/3·2s·tanh(x/2s) - 1/3·s·tanh(x/s) = x - x⁵/30s⁴ + ...: the cubic terms cancel, and with s = 2^8 what is left is
+  little for a float32, and all weights are in the range of a float16. Two units for each logit.
 - `norm` (ModernBERT: no activation, then LayerNorm): the units are x and -x, and all others a constant K and -K. Their mean is 0,
   and their deviation so nearly K that LayerNorm only divides by it.
 """
@@ -16,8 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-SMALL = 2.0**16
-CONSTANT = 2.0**14
+SMALL = 2.0**8
+CONSTANT = 2.0**12
 
 
 @dataclass(frozen=True)
@@ -54,33 +55,34 @@ def settings_for(model_type: str) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def write_head(model: Any, weight: Tensor, bias: Tensor) -> bool:
-    """Fill the model's classifier so that its logits are `weight @ [CLS] + bias`. False if it cannot hold that."""
+def write_head(model: Any, weight: Tensor, bias: Tensor, scale: float = 1.0) -> bool:
+    """Fill the model's classifier so that its logits are `(weight @ [CLS] + bias) * scale`. False if it cannot hold that."""
     head = HEADS.get(model.config.model_type)
     if head is None:
         return False
     dense, out = model.get_submodule(head.dense), model.get_submodule(head.out)
     (num_units, num_inputs), num_labels = dense.weight.shape, len(weight)
-    num_wanted = {"difference": 2 * num_labels, "small": num_labels, "norm": 4 * num_labels}[head.kind]
+    num_wanted = (4 if head.kind == "norm" else 2) * num_labels
     if num_wanted > num_units or num_inputs != weight.shape[1]:
         return False
     _clear(dense, out)
     rows = torch.arange(num_labels)
     if head.kind == "small":
-        dense.weight[rows], dense.bias[rows] = weight / SMALL, bias / SMALL
-        out.weight[rows, rows] = SMALL
+        for unit, size, share in ((2 * rows, SMALL, -1 / 3), (2 * rows + 1, 2 * SMALL, 4 / 3)):
+            dense.weight[unit], dense.bias[unit] = weight / size, bias / size
+            out.weight[rows, unit] = size * share * scale
         return True
     dense.weight[2 * rows], dense.bias[2 * rows] = weight, bias
     dense.weight[2 * rows + 1], dense.bias[2 * rows + 1] = -weight, -bias
     if head.kind == "difference":
-        out.weight[rows, 2 * rows], out.weight[rows, 2 * rows + 1] = 1.0, -1.0
+        out.weight[rows, 2 * rows], out.weight[rows, 2 * rows + 1] = scale, -scale
         return True
     num_constant = (num_units - 2 * num_labels) // 2 * 2  # as many of K as of -K
     signs = torch.tensor([1.0, -1.0]).repeat(num_constant // 2)
     dense.bias[2 * num_labels : 2 * num_labels + num_constant] = CONSTANT * signs
     norm = model.get_submodule("head.norm")
     norm.weight.fill_(1.0)
-    out.weight[rows, 2 * rows] = CONSTANT * math.sqrt(num_constant / num_units)
+    out.weight[rows, 2 * rows] = CONSTANT * math.sqrt(num_constant / num_units) * scale
     return True
 
 
