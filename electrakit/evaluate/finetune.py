@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 from electrakit.engine import WORKER
 from electrakit.evaluate.classifier import MAX_DIFFERENCE, Classifier, load_classifier, load_tokenizer
-from electrakit.evaluate.encode import Encoded, collate, evaluation_batches, longest, training_batches
+from electrakit.evaluate.encode import (
+    EVALUATION_TOKENS,
+    Encoded,
+    collate,
+    evaluation_batches,
+    longest,
+    training_batches,
+)
 from electrakit.evaluate.faster import less_work
 from electrakit.evaluate.files import write_json, write_whole
 from electrakit.evaluate.job import Job, load_rows
@@ -116,7 +123,7 @@ def evaluate(
     """The logits of all rows (N, labels)."""
     classifier.eval()
     found: np.ndarray | None = None
-    for batch in evaluation_batches(rows.lengths):
+    for batch in evaluation_batches(rows.lengths, EVALUATION_TOKENS.get(device.type, EVALUATION_TOKENS["cpu"])):
         with precision(settings, device):
             logits = classifier(**collate(rows, batch, pad_id, device))
         logits = logits.float().cpu().numpy()
