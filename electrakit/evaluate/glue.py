@@ -235,8 +235,8 @@ def ensembles(results: dict[str, Sequence[Result]], number: int) -> dict[str, fl
     from electrakit.evaluate.metrics import METRICS
 
     found = {}
-    for name, group in results.items():
-        task, best = TASKS[name], best_of(group, number)
+    for name in [name for name in TASKS if name in results]:
+        task, best = TASKS[name], best_of(results[name], number)
         scores = []
         for split in best[0]["logits"]:
             together = combine(task, [np.asarray(result["logits"][split], float) for result in best])
