@@ -143,6 +143,21 @@ def test_a_finished_run_is_known_by_what_decides_it(folder, tmp_path):
         job.finished()
 
 
+def test_a_device_that_is_not_there_is_one_line(folder, tmp_path):
+    job = job_of(folder, "wnli", tmp_path)
+    with pytest.raises(UserError, match="--device 'tpu' is not known; use cpu or cuda"):
+        finetune_job(replace(job, device="tpu"))
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="--device cuda: torch sees no GPU here"):
+            finetune_job(replace(job, device="cuda"))
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(folder, tmp_path):
+    (tmp_path / "wnli").write_text("a file")
+    with pytest.raises(UserError, match="cannot write"):
+        finetune_job(job_of(folder, "wnli", tmp_path, epochs=1))
+
+
 def test_too_long_rows_for_the_model_are_named(folder, tmp_path):
     with pytest.raises(UserError, match="use --length 64 or less"):
         finetune_job(job_of(folder, "wnli", tmp_path, length=128))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.engine import WORKER
+from electrakit.errors import UserError, mended_by_user
 from electrakit.evaluate.classifier import MAX_DIFFERENCE, Classifier, load_classifier, load_tokenizer
 from electrakit.evaluate.encode import (
     EVALUATION_TOKENS,
@@ -65,12 +66,14 @@ def finetune_job(job: Job) -> dict[str, Any]:
         }
         if job.keeps_model:
             columns = {"columns": list(job.task.columns), "length": length, "task": job.task.name}
-            classifier.save(job.model_path, tokenizer, job.task.scale, columns)
+            with mended_by_user(job.out):
+                classifier.save(job.model_path, tokenizer, job.task.scale, columns)
             if job.settings.precision == "float32":  # else what was scored is rounded, and what is saved is not
                 scored = next(iter(logits.values()))
                 result["warnings"] += compare_saved(classifier, next(iter(dev.values())), scored, pad_id, device)
     result["seconds"] = {"training": training_seconds, "all": time.perf_counter() - started}
-    write_json(job.result_path, result)
+    with mended_by_user(job.out):
+        write_json(job.result_path, result)
     return result
 
 
@@ -226,7 +229,8 @@ def predict_test(job: Job) -> dict[str, Any]:
             rows, more = load_rows(job.source, name, job.model, job.settings.length)
             logits[name] = evaluate(classifier, rows, tokenizer.pad_token_id, device, job.settings)
             warnings += more
-    write_whole(job.test_path, save(logits, {"stamp": job.test_stamp()}))
+    with mended_by_user(job.out):
+        write_whole(job.test_path, save(logits, {"stamp": job.test_stamp()}))
     return {"task": job.task.name, "seed": job.seed, "warnings": warnings}
 
 
@@ -250,8 +254,12 @@ def precision(settings: FinetuneSettings, device: torch.device) -> Any:
 
 def device_of(name: str | None) -> torch.device:
     """By default the GPU of this worker process, if there are any."""
-    if name not in (None, "cuda") or not torch.cuda.is_available():
-        return torch.device(name or "cpu")
+    if name not in (None, "cpu", "cuda"):
+        raise UserError(f"--device {name!r} is not known; use cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no GPU here; use cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
     number = int(os.environ.get(WORKER, "0"))
     return torch.device("cuda", number % torch.cuda.device_count())
 
