@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from electrakit.data.tokenizer import train_tokenizer as train_tokenizer
     from electrakit.doctor import examine as examine
     from electrakit.errors import UserError as UserError
+    from electrakit.evaluate.glue import glue as glue
+    from electrakit.evaluate.tune import finetune as finetune
+    from electrakit.evaluate.tune import predict as predict
     from electrakit.model.build import build as build
     from electrakit.model.tie import tie as tie
     from electrakit.model.weights import from_transformers as from_transformers
@@ -43,8 +46,11 @@ _HOMES = {
     "build": "electrakit.model.build",
     "build_objective": "electrakit.objective.build",
     "examine": "electrakit.doctor",
+    "finetune": "electrakit.evaluate.tune",
     "from_transformers": "electrakit.model.weights",
+    "glue": "electrakit.evaluate.glue",
     "load_tokenizer": "electrakit.data.tokenizer",
+    "predict": "electrakit.evaluate.tune",
     "prepare": "electrakit.data.shards",
     "presets": "electrakit.presets",
     "pretrain": "electrakit.train.loop",

@@ -76,6 +76,7 @@ def _parse(arguments: Sequence[str]) -> Any:
         ShowConfig,
         TokenizerConfig,
     )
+    from electrakit.evaluate_config import FinetuneConfig, GlueConfig, PredictConfig
 
     verb = (
         Annotated[DemoConfig, tyro.conf.subcommand("demo")]
@@ -84,6 +85,9 @@ def _parse(arguments: Sequence[str]) -> Any:
         | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
         | Annotated[ShowConfig, tyro.conf.subcommand("show")]
         | Annotated[PretrainArguments, tyro.conf.subcommand("pretrain")]
+        | Annotated[FinetuneConfig, tyro.conf.subcommand("finetune")]
+        | Annotated[PredictConfig, tyro.conf.subcommand("predict")]
+        | Annotated[GlueConfig, tyro.conf.subcommand("glue")]
     )
     return tyro.cli(
         verb,
@@ -97,6 +101,7 @@ def _parse(arguments: Sequence[str]) -> Any:
 def _run(config: Any) -> int:
     import electrakit
     from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, TokenizerConfig
+    from electrakit.evaluate_config import FinetuneConfig, GlueConfig, PredictConfig
 
     settings = {entry.name: getattr(config, entry.name) for entry in fields(config)}
     if isinstance(config, DemoConfig):
@@ -118,4 +123,9 @@ def _run(config: Any) -> int:
         from electrakit.doctor import print_findings
 
         return print_findings(electrakit.examine(**settings))
+    elif isinstance(config, GlueConfig | FinetuneConfig | PredictConfig):
+        from electrakit.evaluate.show import show_finetune, show_glue, show_predict
+
+        show = {GlueConfig: show_glue, FinetuneConfig: show_finetune, PredictConfig: show_predict}[type(config)]
+        show(settings)
     return 0

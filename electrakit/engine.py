@@ -23,6 +23,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 TASKS_AHEAD = 2  # tasks given to one worker at a time: one to work on, one waiting so that it never idles
+WORKER = "ELECTRAKIT_WORKER"  # in its environment a worker finds which one it is: it may have a GPU of its own
 CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGBUS]
 
 
@@ -33,8 +34,9 @@ class Workers:
     memory stays flat. Maps may be nested: the items of one may come from another on the same workers.
     """
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, num_workers: int, tasks_ahead: int = TASKS_AHEAD) -> None:
         self.num_workers = num_workers
+        self.tasks_ahead = tasks_ahead
         self._results: dict[int, tuple[bool, Any]] = {}
         self._next_ticket = 0
         self._processes: list[Any] = []
@@ -56,7 +58,7 @@ class Workers:
 
     def _start(self, context: Any) -> None:
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, len(self._processes)), daemon=True)
         self._connections.append(ours)
         with contextlib.closing(theirs):
             process.start()
@@ -81,7 +83,7 @@ class Workers:
 
         `describe(item)` says in an error what the worker was working on.
         """
-        max_ahead = self.num_workers * TASKS_AHEAD
+        max_ahead = self.num_workers * self.tasks_ahead
         tickets: deque[int] = deque()
         for item in items:
             while len(tickets) >= max_ahead:
@@ -92,8 +94,26 @@ class Workers:
         while tickets:
             yield self._take(tickets.popleft())
 
+    def as_done(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        describe: Callable[[Item], str] = lambda _: "its task",
+    ) -> Iterator[tuple[Item, Result]]:
+        """Each item with its result, whichever is finished first: for long work, where none shall wait for another."""
+        waiting: dict[int, Item] = {}
+        for item in items:
+            waiting[self._give(function, item, describe(item))] = item
+            for ticket in [each for each in waiting if each in self._results]:
+                yield waiting.pop(ticket), self._take(ticket)
+        while waiting:
+            while not any(ticket in self._results for ticket in waiting):
+                self._receive()
+            for ticket in [each for each in waiting if each in self._results]:
+                yield waiting.pop(ticket), self._take(ticket)
+
     def _give(self, function: Callable[[Any], Any], item: Any, description: str) -> int:
-        while min(map(len, self._given)) >= TASKS_AHEAD:
+        while min(map(len, self._given)) >= self.tasks_ahead:
             self._receive()
         worker = min(range(self.num_workers), key=lambda one: len(self._given[one]))
         ticket = self._next_ticket
@@ -143,8 +163,9 @@ class Workers:
         raise UserError(f"{death} while working on {description}; start the same command again to go on")
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, number: int) -> None:
     """A worker's life: take tasks ahead in a thread, do one after the other, until the other side closes."""
+    os.environ[WORKER] = str(number)
     # A piece is a hundred thousand small strings: looking through them again and again is slow.
     gc.set_threshold(200_000)
     tasks: queue.Queue[Any] = queue.Queue()

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, TokenizerConfig
+from electrakit.evaluate_config import FinetuneConfig, GlueConfig, PredictConfig
 
 CONFIGS = {"demo": DemoConfig, "tokenizer": TokenizerConfig, "prepare": PrepareConfig, "doctor": DoctorConfig}
+CONFIGS |= {"finetune": FinetuneConfig, "predict": PredictConfig, "glue": GlueConfig}
+POSITIONAL = ("inputs", "model", "file")
 VERBS = tuple(CONFIGS)
 
 
@@ -42,7 +45,7 @@ def test_help_names_every_verb_and_explains_every_setting():
     for verb in VERBS:
         text = electra(verb, "--help").stdout
         for field in fields(CONFIGS[verb]):
-            assert field.name == "inputs" or f"--{field.name.replace('_', '-')}" in text, f"{verb} {field.name}"
+            assert field.name in POSITIONAL or f"--{field.name.replace('_', '-')}" in text, f"{verb} {field.name}"
         assert "MISSING" not in text
     assert "--dedupe" in electra("prepare", "--help").stdout
     assert "{True,False}" not in electra("prepare", "--help").stdout

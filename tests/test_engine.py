@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electrakit.engine import TASKS_AHEAD, Workers
+from electrakit.engine import TASKS_AHEAD, WORKER, Workers
 from electrakit.errors import UserError, mended_by_user
 
 # What workers do must be importable where they are, so that this file's own functions are sent by their module's name.
@@ -376,3 +376,28 @@ def test_a_function_that_the_workers_cannot_import_is_an_error_and_no_hang(tmp_p
     assert done.returncode == 1
     assert "RuntimeError: a worker process failed" in done.stderr
     assert "AttributeError" in done.stderr
+
+
+def wait_for(number: int) -> tuple[int, str]:
+    time.sleep(0.5 if number == 0 else 0.01)
+    return number, os.environ[WORKER]
+
+
+def test_what_is_done_first_comes_first_and_nobody_waits_for_a_long_task():
+    with Workers(2, tasks_ahead=1) as workers:
+        done = list(workers.as_done(wait_for, range(8)))
+    assert [item for item, _ in done][-1] == 0  # the long one: the other worker has done all the rest meanwhile
+    assert sorted(item for item, _ in done) == list(range(8))
+    assert all(item == number for item, (number, _) in done)
+    of_long = next(worker for _, (number, worker) in done if number == 0)
+    assert {worker for _, (number, worker) in done if number != 0} == {"1" if of_long == "0" else "0"}
+
+
+def test_a_failure_of_unordered_work_has_its_reason():
+    with (
+        Workers(2) as workers,
+        pytest.raises(RuntimeError, match=r"while working on item 3:(.|\n)*KeyError: 'the reason'"),
+    ):
+        list(workers.as_done(fail, range(5), lambda item: f"item {item}"))
+    with Workers(1) as workers, pytest.raises(UserError, match="--this is yours to mend"):
+        list(workers.as_done(complain, [1]))

@@ -30,6 +30,8 @@ MAY_IMPORT = {
     "electrakit.objective": SETTINGS | {"electrakit.model", "electrakit.objective"},
     "electrakit.train": SETTINGS
     | {"electrakit.data", "electrakit.model", "electrakit.objective", "electrakit.progress", "electrakit.train"},
+    "electrakit.evaluate_config": {"electrakit.config", "electrakit.errors"},
+    "electrakit.evaluate": BASE | {"electrakit.evaluate_config", "electrakit.evaluate"},  # any model, not ours
     "electrakit.show": SETTINGS | {"electrakit.arguments", "electrakit.data", "electrakit.model"},
     "electrakit.doctor": BASE | {"electrakit.data"},
     "electrakit.demo": BASE | {"electrakit.data", "electrakit.doctor", "electrakit.presets", "electrakit.train"},
@@ -85,7 +87,7 @@ def test_imports_point_one_way(path):
 
 
 def test_help_and_the_package_import_nothing_heavy():
-    heavy = ["torch", "transformers", "numpy", "tokenizers", "pyarrow", "datasets"]
+    heavy = ["torch", "transformers", "numpy", "scipy", "sklearn", "matplotlib", "tokenizers", "pyarrow", "datasets"]
     code = f"import sys, electrakit, electrakit.cli; print([name for name in {heavy} if name in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -105,7 +105,9 @@ def test_a_table_that_does_not_fit_is_refused_with_a_way_out(tiny, checkpoint):
     place = checkpoint / "discriminator"
     config = tiny("second", init_discriminator=str(place))
     padded(place, 100)
-    with pytest.raises(UserError, match=r"have 100 rows.*has 120 tokens.*resize_token_embeddings, or start from another"):
+    with pytest.raises(
+        UserError, match=r"have 100 rows.*has 120 tokens.*resize_token_embeddings, or start from another"
+    ):
         pretrain(config)
     padded(place, 128)
     for name in ("tokenizer.json", "vocab.txt"):

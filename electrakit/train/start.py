@@ -133,9 +133,13 @@ def fit_table(model: "PreTrainedModel", num_tokens: int, is_known: bool, place: 
     num_rows = model.get_input_embeddings().weight.size(0)
     if num_rows == num_tokens:
         return
-    what = f"the embeddings of {place} have {num_rows:,} rows, the vocabulary of {config.data} has {num_tokens:,} tokens"
+    what = (
+        f"the embeddings of {place} have {num_rows:,} rows, the vocabulary of {config.data} has {num_tokens:,} tokens"
+    )
     if not is_known:
-        raise UserError(f"{what}; copy the model's tokenizer.json into {place}, to see whether they are the same tokens")
+        raise UserError(
+            f"{what}; copy the model's tokenizer.json into {place}, to see whether they are the same tokens"
+        )
     if num_rows < num_tokens:
         raise UserError(
             f"{what}, as that of the model: some have no embedding; add rows with transformers' "

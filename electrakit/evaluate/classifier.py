@@ -1,0 +1,206 @@
+"""A folder of any transformers encoder in, a classifier out; saved as a plain transformers classifier with the same logits."""
+
+import contextlib
+import inspect
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from electrakit.errors import UserError
+from electrakit.evaluate.heads import HEADS, settings_for, write_head
+from electrakit.evaluate.tasks import Task
+
+Head = Literal["official", "transformers"]
+MAX_DIFFERENCE = 1e-4  # of logits, relative to the largest: the two ways to compute them round differently
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "spiece.model")
+
+
+class Classifier(nn.Module):
+    """A transformers model with one of two heads.
+
+    `official`: dropout and a linear layer on the state of [CLS], as in google-research/electra, the weights Glorot-uniform.
+    `transformers`: the head that transformers has for this family.
+    """
+
+    def __init__(self, model: Any, head: Head, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.model = model
+        self.head = head
+        hidden_size = model.config.hidden_size
+        if head == "official":
+            self.dropout = nn.Dropout(dropout)
+            self.output = nn.Linear(hidden_size, model.config.num_labels)
+            nn.init.xavier_uniform_(self.output.weight)
+            nn.init.zeros_(self.output.bias)
+        self.known_inputs = set(inspect.signature(model.forward).parameters)
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Ids, and what else the tokenizer says (B, T) -> logits (B, labels)."""
+        inputs = {name: value for name, value in inputs.items() if name in self.known_inputs}
+        if self.head == "transformers":
+            return self.model(**inputs).logits
+        states = self.model.base_model(**inputs).last_hidden_state  # (B, T, H)
+        return self.output(self.dropout(states[:, 0]))
+
+    @torch.no_grad()
+    def save(self, folder: Path, tokenizer: Any, scale: float = 1.0, notes: dict[str, Any] | None = None) -> None:
+        """Write it so that AutoModelForSequenceClassification opens it. `scale`: what labels were divided by is put back."""
+        self.eval()
+        if self.head == "official":
+            assert write_head(self.model, self.output.weight, self.output.bias, scale)
+        elif scale != 1.0:
+            last = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)][-1]
+            last.weight.mul_(scale)
+            last.bias.mul_(scale)
+        self.model.config.electrakit = {"head": self.head, **(notes or {})}
+        unfinished = folder.with_name(folder.name + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        with quiet():
+            self.model.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+
+
+def load_classifier(
+    place: str, task: Task, head: Head = "official", dropout: float = 0.1
+) -> tuple[Classifier, list[str]]:
+    """The encoder of a folder or of the hub with a new head, and what there is to say about it."""
+    import transformers
+
+    require_safe(place)
+    num_labels = len(task.labels) if task.labels else 1
+    labels = dict(enumerate(task.labels)) if task.labels else {0: task.label}
+    with quiet(), readable(place):
+        config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
+        was_official = getattr(config, "electrakit", {}).get("head") == "official"
+        settings: dict[str, Any] = {"id2label": labels, "label2id": {name: number for number, name in labels.items()}}
+        settings["problem_type"] = "single_label_classification" if task.labels else "regression"
+        settings |= {"num_labels": num_labels} | (settings_for(config.model_type) if head == "official" else {})
+        kind = transformers.AutoModelForSequenceClassification
+        if type(config) not in kind._model_mapping:
+            raise UserError(f"{place!r} is a {config.model_type} model: transformers has no classifier of that kind")
+        model = kind.from_pretrained(
+            place,
+            trust_remote_code=False,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            dtype=torch.float32,
+            **settings,
+        )
+    notes = []
+    if head == "official" and not can_hold(model, num_labels):
+        notes.append(f"transformers' {config.model_type} classifier cannot hold the official head: its own is used")
+        return load_classifier(place, task, "transformers", dropout)[0], notes
+    if head == "transformers" and was_official:  # its layers are filled by a trick: nothing to begin with
+        model.apply(lambda layer: _begin_anew(layer, model))
+    return Classifier(model, head, dropout), notes
+
+
+def _begin_anew(layer: nn.Module, model: Any) -> None:
+    inside = {id(each) for each in model.base_model.modules()}
+    if isinstance(layer, nn.Linear) and id(layer) not in inside:
+        nn.init.normal_(layer.weight, std=0.02)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+@torch.no_grad()
+def can_hold(model: Any, num_labels: int) -> bool:
+    """Whether the model's own classifier can be filled with a linear layer: tried on a row of ids."""
+    if model.config.model_type not in HEADS:
+        return False
+    weight = torch.linspace(-1, 1, num_labels * model.config.hidden_size).view(num_labels, -1)
+    ids = torch.arange(8)[None] % model.config.vocab_size
+    state = {name: value.clone() for name, value in model.state_dict().items() if "encoder" not in name}
+    was_training = model.training
+    model.eval()
+    wanted = model.base_model(input_ids=ids).last_hidden_state[:, 0] @ weight.T
+    is_good = write_head(model, weight, torch.zeros(num_labels))
+    if is_good:
+        difference = (model(input_ids=ids).logits - wanted).abs().max()
+        is_good = bool(difference <= MAX_DIFFERENCE * wanted.abs().max().clamp(min=1.0))
+    model.load_state_dict(state, strict=False)
+    model.train(was_training)
+    return is_good
+
+
+def load_tokenizer(place: str) -> Any:
+    """The tokenizer beside a model."""
+    import transformers
+
+    if Path(place).is_dir() and not any((Path(place) / name).exists() for name in TOKENIZER_FILES):
+        raise UserError(f"{place} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
+    with quiet(), readable(place):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"the tokenizer of {place!r} has no padding token")
+    return tokenizer
+
+
+def require_safe(place: str) -> None:
+    """Weights as safetensors only: a pickle can run any code when it is loaded."""
+    folder = Path(place)
+    if not folder.is_dir():
+        if folder.exists() or place.startswith((".", "/", "~")) or place.count("/") > 1:
+            raise UserError(f"the model {place!r} is not a folder; name a transformers folder or a model of the hub")
+        require_reachable(place)
+        return
+    if not (folder / "config.json").exists():
+        raise UserError(f"{place!r} has no config.json; name the folder of a transformers model")
+    if not any(folder.glob("*.safetensors")):
+        pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth", ".ckpt")]
+        if pickles:
+            raise UserError(
+                f"{place!r} has its weights in {pickles[0]}, a pickle that could run any code: load it where you trust it "
+                "and save it with save_pretrained, which writes model.safetensors"
+            )
+        raise UserError(f"{place!r} has no model.safetensors")
+
+
+def require_reachable(name: str) -> None:
+    """One quick question to the hub, if the model is not in the cache: transformers would ask six times, in half a minute."""
+    import huggingface_hub
+
+    if isinstance(huggingface_hub.try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        huggingface_hub.HfApi().model_info(name, timeout=20)
+    except Exception as error:  # of the network, of the hub, of the name
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{name!r} is no folder here, and the Hugging Face hub does not give it ({why})") from None
+
+
+@contextlib.contextmanager
+def readable(place: str) -> Iterator[None]:
+    """What transformers cannot load is the user's to mend."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # safetensors', the hub's and transformers' own errors have no common class
+        raise UserError(
+            f"cannot load {place!r}: {' '.join(str(error).split())[:300] or type(error).__name__}"
+        ) from None
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars, and its report that a head is new: it is meant to be."""
+    from transformers.utils import logging
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()

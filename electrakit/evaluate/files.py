@@ -1,0 +1,53 @@
+"""Files that are there whole or not at all, and fingerprints of files."""
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A kill at any moment leaves the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    with unfinished.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Strict JSON: what is not a number is null."""
+    write_whole(path, (json.dumps(finite(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return value
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """A hash of the content of files, whatever they are called."""
+    import xxhash
+
+    whole = xxhash.xxh3_128()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(2**22):
+                whole.update(block)
+        whole.update(path.stat().st_size.to_bytes(8, "little"))
+    return whole.hexdigest()
+
+
+def text_fingerprint(text: str) -> str:
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(text.encode())

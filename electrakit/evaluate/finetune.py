@@ -1,0 +1,277 @@
+"""One model, one task, one seed: trained, scored, written."""
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from electrakit.engine import WORKER
+from electrakit.errors import UserError, mended_by_user
+from electrakit.evaluate.classifier import MAX_DIFFERENCE, Classifier, load_classifier, load_tokenizer
+from electrakit.evaluate.encode import (
+    EVALUATION_TOKENS,
+    Encoded,
+    collate,
+    evaluation_batches,
+    longest,
+    training_batches,
+)
+from electrakit.evaluate.faster import less_work
+from electrakit.evaluate.files import write_json, write_whole
+from electrakit.evaluate.job import Job, load_rows
+from electrakit.evaluate.metrics import METRICS
+from electrakit.evaluate.optim import build_optimizer, set_lr
+from electrakit.evaluate.tasks import Task
+from electrakit.evaluate_config import FinetuneSettings
+
+CURVE_POINTS = 200
+NOT_FALLING = 0.98  # of the first tenth's loss: if the last tenth's is more, nothing was learned
+
+
+def finetune_job(job: Job) -> dict[str, Any]:
+    """Train, score on dev, write `seed_N.json` and the model; return what was written."""
+    started = time.perf_counter()
+    with alone(job.seed, job.threads):
+        device = device_of(job.device)
+        tokenizer = load_tokenizer(job.model)
+        classifier, notes = load_classifier(
+            job.start_from or job.model, job.task, job.settings.head, job.settings.dropout
+        )
+        length = longest(job.settings.length, classifier.model.config, tokenizer)
+        train, warnings = load_rows(job.source, "train", job.model, length)
+        dev = {}
+        for name in job.source.names_of("dev"):
+            dev[name], more = load_rows(job.source, name, job.model, length)
+            warnings += more
+        classifier.to(device)
+        pad_id = tokenizer.pad_token_id
+        training_started = time.perf_counter()
+        with less_work(classifier, {"train": train, **dev}, job.settings.weight_decay > 0, pad_id) as rows:
+            losses = train_model(classifier, rows["train"], job, pad_id, device)
+            training_seconds = time.perf_counter() - training_started
+            logits = {name: evaluate(classifier, rows[name], pad_id, device, job.settings) for name in dev}
+        logits = {name: each * job.task.scale for name, each in logits.items()}
+        labels = {name: each.labels for name, each in dev.items() if each.labels is not None}
+        result = describe_result(job, losses, logits, labels) | {
+            "head": classifier.head,
+            "warnings": [*notes, *warnings],
+            "num_parameters": sum(each.numel() for each in classifier.parameters()),
+            "device": str(device),
+        }
+        if job.keeps_model:
+            columns = {"columns": list(job.task.columns), "length": length, "task": job.task.name}
+            with mended_by_user(job.out):
+                classifier.save(job.model_path, tokenizer, job.task.scale, columns)
+            if job.settings.precision == "float32":  # else what was scored is rounded, and what is saved is not
+                scored = next(iter(logits.values()))
+                result["warnings"] += compare_saved(classifier, next(iter(dev.values())), scored, pad_id, device)
+    result["seconds"] = {"training": training_seconds, "all": time.perf_counter() - started}
+    with mended_by_user(job.out):
+        write_json(job.result_path, result)
+    return result
+
+
+def train_model(classifier: Classifier, rows: Encoded, job: Job, pad_id: int, device: torch.device) -> list[float]:
+    """The loop: the loss of every step."""
+    settings = job.settings
+    assert rows.labels is not None
+    targets = torch.from_numpy(rows.labels / job.task.scale if job.task.is_regression else rows.labels.astype(np.int64))
+    num_per_epoch = math.ceil(len(rows) / settings.batch_size)
+    num_steps = max(1, round(num_per_epoch * settings.epochs))
+    optimizer = build_optimizer(classifier, settings)
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    losses = []
+    classifier.train()
+    for step, batch in enumerate(batches_of(rows, settings.batch_size, job.seed, num_steps)):
+        inputs = collate(rows, batch, pad_id, device)
+        with precision(settings, device):
+            logits = classifier(**inputs)
+        loss = loss_of(job.task, logits.float(), targets[torch.from_numpy(batch)].to(device))
+        loss_mean = loss.mean()
+        (loss_mean if settings.loss == "mean" else loss.sum()).backward()
+        nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm, foreach=True)
+        set_lr(optimizer, settings, step, num_steps)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss_mean.detach())
+    return torch.stack(losses).tolist()
+
+
+def batches_of(rows: Encoded, batch_size: int, seed: int, num_steps: int) -> Iterator[np.ndarray]:
+    step, epoch = 0, 0
+    while step < num_steps:
+        for batch in training_batches(rows.lengths, batch_size, seed, epoch)[: num_steps - step]:
+            yield batch
+            step += 1
+        epoch += 1
+
+
+def loss_of(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each row (B)."""
+    if task.is_regression:
+        return (logits[:, 0] - targets).square()
+    return nn.functional.cross_entropy(logits, targets, reduction="none")
+
+
+@torch.inference_mode()
+def evaluate(
+    classifier: nn.Module, rows: Encoded, pad_id: int, device: torch.device, settings: FinetuneSettings
+) -> np.ndarray:
+    """The logits of all rows (N, labels)."""
+    classifier.eval()
+    found: np.ndarray | None = None
+    for batch in evaluation_batches(rows.lengths, EVALUATION_TOKENS.get(device.type, EVALUATION_TOKENS["cpu"])):
+        with precision(settings, device):
+            logits = classifier(**collate(rows, batch, pad_id, device))
+        logits = logits.float().cpu().numpy()
+        found = np.empty((len(rows), logits.shape[1]), np.float32) if found is None else found
+        found[batch] = logits
+    assert found is not None
+    return found
+
+
+def compare_saved(
+    classifier: Classifier, rows: Encoded, scored: np.ndarray, pad_id: int, device: torch.device
+) -> list[str]:
+    """What is saved must say what was scored: the plain transformers model, on one batch."""
+    batch = evaluation_batches(rows.lengths)[-1]
+    inputs = collate(rows, batch, pad_id, device)
+    known = {name: value for name, value in inputs.items() if name in classifier.known_inputs}
+    with torch.inference_mode():
+        logits = classifier.model(**known).logits.float().cpu().numpy()
+    difference = float(np.abs(logits - scored[batch]).max())
+    if difference <= MAX_DIFFERENCE * max(1.0, float(np.abs(scored).max())):
+        return []
+    return [f"the logits of the saved model differ by {difference:.3g} from those that were scored"]
+
+
+def describe_result(
+    job: Job, losses: list[float], logits: dict[str, np.ndarray], labels: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    """The scores of a run, and what it takes to see why."""
+    predictions = {name: predictions_of(job.task, each) for name, each in logits.items()}
+    scores = {
+        name: {metric: METRICS[metric](labels[name], predictions[name]) for metric in job.task.metrics}
+        for name in logits
+    }
+    metric = job.task.metrics[0]
+    is_number = all(np.isfinite(each).all() for each in logits.values())
+    score = float(np.mean([each[metric] for each in scores.values()])) if is_number else math.nan
+    return {
+        "identity": job.identity(),
+        "task": job.task.name,
+        "title": job.task.title,
+        "seed": job.seed,
+        "model": job.model,
+        "start_from": job.start_name or job.start_from,
+        "kind": "regression" if job.task.is_regression else "classification",
+        "labels": job.task.labels,
+        "metric": metric,
+        "score": score,
+        "scores": scores,
+        "collapsed": collapse_reasons(job.task, predictions, labels, losses),
+        "num_steps": len(losses),
+        "losses": curve(losses),
+        "answers": {name: np.round(each.astype(float), 5).tolist() for name, each in labels.items()},
+        "predictions": {name: np.round(each.astype(float), 5).tolist() for name, each in predictions.items()},
+        "logits": {name: np.round(each.astype(float), 5).tolist() for name, each in logits.items()},
+    }
+
+
+def predictions_of(task: Task, logits: np.ndarray) -> np.ndarray:
+    """Class numbers, or numbers (N)."""
+    return logits[:, 0] if task.is_regression else logits.argmax(-1)
+
+
+def collapse_reasons(
+    task: Task, predictions: dict[str, np.ndarray], labels: dict[str, np.ndarray], losses: list[float]
+) -> list[str]:
+    """Why this run has learned nothing; empty if it has."""
+    reasons = []
+    for name, predicted in predictions.items():
+        if task.is_regression and np.std(predicted) < 1e-3 * max(1e-9, np.std(labels[name])):
+            reasons.append(f"all {name} predictions are {np.mean(predicted):.3g}")
+        elif task.labels and len(set(predicted.tolist())) == 1 and len(set(labels[name].tolist())) > 1:
+            reasons.append(f"all {name} predictions are {task.labels[int(predicted[0])]!r}")
+    tenth = max(1, len(losses) // 10)
+    first, last = float(np.mean(losses[:tenth])), float(np.mean(losses[-tenth:]))
+    if not math.isfinite(last):
+        reasons.append("the training loss is not a number")
+    elif len(losses) >= 10 and last > NOT_FALLING * first:
+        reasons.append(f"the training loss did not fall: {first:.3f}, then {last:.3f}")
+    return reasons
+
+
+def curve(losses: list[float]) -> list[list[float]]:
+    """Pairs of step and loss, 200 at the most: the mean of the steps since the pair before."""
+    width = math.ceil(len(losses) / CURVE_POINTS)
+    pieces = [losses[start : start + width] for start in range(0, len(losses), width)]
+    ends = np.cumsum([len(piece) for piece in pieces])
+    return [[int(end), round(float(np.mean(piece)), 5)] for end, piece in zip(ends, pieces, strict=True)]
+
+
+def predict_test(job: Job) -> dict[str, Any]:
+    """The kept model of a run on every test split that is there: logits, written beside it."""
+    from safetensors.numpy import save
+
+    with alone(job.seed, job.threads):
+        device, tokenizer = device_of(job.device), load_tokenizer(job.model)
+        classifier = open_classifier(str(job.model_path)).to(device)
+        logits: dict[str, np.ndarray] = {}
+        warnings: list[str] = []
+        for name in job.source.names_of("test"):
+            rows, more = load_rows(job.source, name, job.model, job.settings.length)
+            logits[name] = evaluate(classifier, rows, tokenizer.pad_token_id, device, job.settings)
+            warnings += more
+    with mended_by_user(job.out):
+        write_whole(job.test_path, save(logits, {"stamp": job.test_stamp()}))
+    return {"task": job.task.name, "seed": job.seed, "warnings": warnings}
+
+
+def open_classifier(place: str) -> Classifier:
+    """A finished classifier, of ours or of others."""
+    import transformers
+
+    from electrakit.evaluate.classifier import quiet, readable, require_safe
+
+    require_safe(place)
+    with quiet(), readable(place):
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(
+            place, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+        )
+    return Classifier(model, "transformers").eval()
+
+
+def precision(settings: FinetuneSettings, device: torch.device) -> Any:
+    return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bfloat16")
+
+
+def device_of(name: str | None) -> torch.device:
+    """By default the GPU of this worker process, if there are any."""
+    if name not in (None, "cpu", "cuda"):
+        raise UserError(f"--device {name!r} is not known; use cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no GPU here; use cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    number = int(os.environ.get(WORKER, "0"))
+    return torch.device("cuda", number % torch.cuda.device_count())
+
+
+@contextmanager
+def alone(seed: int, threads: int) -> Iterator[None]:
+    """Chance by the seed and a fixed number of threads; both as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(before)

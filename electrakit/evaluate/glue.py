@@ -1,0 +1,254 @@
+"""A model and GLUE in, the table of the papers out: every task, several seeds, MNLI first, the best run's test predictions."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electrakit.engine import Workers
+from electrakit.errors import UserError, mended_by_user
+from electrakit.evaluate.files import write_json, write_whole
+from electrakit.evaluate.job import Job, Source
+from electrakit.evaluate.read import has_split, read_split
+from electrakit.evaluate.report import markdown, plot_losses, plot_scores
+from electrakit.evaluate.results import Result, best_of, summarise_all
+from electrakit.evaluate.submission import combine, write_submission
+from electrakit.evaluate.tasks import AVERAGED, TASKS, Task, find_task
+from electrakit.evaluate_config import GlueConfig, Size, TuningConfig, size_of
+from electrakit.progress import console
+
+
+def glue(model: str | Path, **settings: Any) -> dict[str, Any]:
+    """Fine-tune `model` on GLUE: `glue("hf/mine", data="glue", seeds=5, out="runs/mine/glue")`.
+
+    Settings are those of GlueConfig. Finished runs in `out` are not run again. Writes results.json, results.md, scores.png,
+    losses.png and submission.zip; returns what is in results.json.
+    """
+    config = GlueConfig.of(model, **settings)
+    assert config.model is not None and config.data is not None and config.out is not None
+    tasks = chosen_tasks(config)
+    size = model_size(config.model)
+    results: dict[str, Sequence[Result]] = {}
+    first, second = phases(config, tasks)
+    check_data(config, tasks)
+    with mended_by_user(config.out), runners(config) as run:
+        jobs = {task.name: jobs_of(config, task, size, None) for task in first}
+        results |= run_all(run, jobs)
+        if second:
+            begin = best_job(jobs["mnli"], results["mnli"])
+            later = {task.name: jobs_of(config, task, size, begin) for task in second}
+            results |= run_all(run, later, needed=[begin])
+            jobs |= later
+        predictions, warnings = predict_tests(run, jobs, results, config.ensemble)
+        clean_up(jobs, results, config)
+        figures: dict[str, Any] = {"model": config.model, "preset": config.preset, "ensemble": config.ensemble}
+        figures |= summarise_all(results)
+        for name, more in warnings.items():
+            figures["tasks"][name]["warnings"] += more
+        figures["ensembles"] = ensembles(results, config.ensemble) if config.ensemble > 1 else {}
+        figures["submission"] = write_submission(predictions, config.out / "submission.zip", config.fill)
+        write_json(config.out / "results.json", figures)
+        write_whole(config.out / "results.md", markdown(figures).encode())
+        plot_scores(figures, config.out / "scores.png")
+        plot_losses(results, config.out / "losses.png")
+    return figures
+
+
+def chosen_tasks(config: GlueConfig) -> list[Task]:
+    """The tasks that were asked for; by default those of the average that have data."""
+    assert config.data is not None
+    asked = [find_task(name) for name in config.tasks] or [
+        TASKS[name] for name in AVERAGED if has_split(config.data, TASKS[name], TASKS[name].split("train"))
+    ]
+    if not asked:
+        raise UserError(f"{config.data} holds no task of GLUE; electra glue --download {config.data} fetches them")
+    return [task for task in TASKS.values() if task in asked]
+
+
+def check_data(config: GlueConfig, tasks: Sequence[Task]) -> None:
+    """Read everything that has labels once: a damaged line shall not be found after a day of training."""
+    assert config.data is not None and config.out is not None
+    for task in tasks:
+        if not all((config.out / task.name / f"seed_{seed}.json").exists() for seed in range(1, config.seeds + 1)):
+            for name in ("train", *task.names_of("dev")):
+                read_split(config.data, task, task.split(name))
+
+
+def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """What can be run at once, and what begins with the best MNLI run. MNLI, the longest, stands first."""
+
+    def is_later(task: Task) -> bool:
+        return task.start_from is not None or (config.mrpc_from_mnli and task.name == "mrpc")
+
+    has_mnli = config.start == "mnli" and any(task.name == "mnli" for task in tasks)
+    if config.mrpc_from_mnli and not has_mnli:
+        raise UserError("--mrpc-from-mnli needs MNLI among --tasks, and --start mnli")
+    second = [task for task in tasks if has_mnli and is_later(task)]
+    first = sorted((task for task in tasks if task not in second), key=lambda task: -task.split("train").num_rows)
+    return first, second
+
+
+def model_size(model: str) -> Size:
+    from electrakit.evaluate.classifier import quiet, readable, require_safe
+
+    require_safe(model)
+    import transformers
+
+    with quiet(), readable(model):
+        return size_of(transformers.AutoConfig.from_pretrained(model, trust_remote_code=False).hidden_size)
+
+
+def jobs_of(config: GlueConfig, task: Task, size: Size, begin: Job | None) -> list[Job]:
+    assert config.model is not None and config.out is not None
+    start_name = None if begin is None else f"{begin.task.title}, seed {begin.seed}"
+    settings = config.settings(size, task.name, task.epochs, start_name)
+    return [
+        Job(
+            model=config.model,
+            source=Source(task, config.data),
+            seed=seed,
+            settings=settings,
+            out=config.out / task.name,
+            start_from=None if begin is None else str(begin.model_path),
+            start_name=start_name,
+            start_stamp=None if begin is None else begin.stamp(),
+            device=config.device,
+            threads=config.threads or 1,
+        )
+        for seed in range(1, config.seeds + 1)
+    ]
+
+
+Run = Callable[[Callable[[Job], Any], Sequence[Job]], Iterator[tuple[Job, Any]]]
+
+
+@contextlib.contextmanager
+def runners(config: TuningConfig, is_here: bool = False) -> Iterator[Run]:
+    """`run(function, jobs)`: on so many worker processes as asked for, started when there is something to do; or here."""
+    with contextlib.ExitStack() as stack:
+        workers: list[Workers] = []
+
+        def run(function: Callable[[Job], Any], jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+            if is_here:
+                return ((job, function(job)) for job in jobs)
+            if jobs and not workers:
+                workers.append(stack.enter_context(Workers(num_workers(config), tasks_ahead=1)))
+            return workers[0].as_done(function, jobs, Job.describe) if jobs else iter(())
+
+        yield run
+
+
+def num_workers(config: TuningConfig) -> int:
+    """As asked for, or one for each GPU, or as many as the cores have threads for."""
+    if config.workers is not None:
+        return config.workers
+    import torch
+
+    if config.device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.device_count()
+    return max(1, num_cores() // (config.threads or 1))
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_all(run: Run, jobs: dict[str, list[Job]], needed: Sequence[Job] = ()) -> dict[str, list[Result]]:
+    """The results of all jobs, by task: those that are there, and those that are missing after running them.
+
+    `needed`: runs whose models the missing ones begin with.
+    """
+    from electrakit.evaluate.finetune import finetune_job
+
+    every = [job for group in jobs.values() for job in group]
+    found = {job: job.finished() for job in every}
+    missing = [job for job, result in found.items() if result is None]
+    if len(missing) < len(every):
+        console.print(f"{len(every) - len(missing)} of {len(every)} runs are there already", markup=False)
+    with_model(run, needed if missing else ())
+    for number, (job, result) in enumerate(run(finetune_job, missing), 1):
+        found[job] = job.finished()  # as it was written: the same whether it was there or not
+        say(job, result, f"{number} of {len(missing)}")
+    return {name: [result for job in group if (result := found[job]) is not None] for name, group in jobs.items()}
+
+
+def say(job: Job, result: Result, progress: str) -> None:
+    score = "undefined" if result["score"] != result["score"] else f"{100 * result['score']:.1f}"
+    line = f"{job.describe()}: {result['metric']} {score}, {result['seconds']['all']:,.0f} s ({progress})"
+    line += f"; collapsed: {'; '.join(result['collapsed'])}" if result["collapsed"] else ""
+    console.print(line, markup=False, soft_wrap=True, style="yellow" if result["collapsed"] else None)
+
+
+def best_job(jobs: Sequence[Job], results: Sequence[Result]) -> Job:
+    seed = best_of(results)[0]["seed"]
+    return next(job for job in jobs if job.seed == seed)
+
+
+def with_model(run: Run, jobs: Sequence[Job]) -> None:
+    """A model that was not kept is trained again: it will be the same."""
+    from electrakit.evaluate.finetune import finetune_job
+
+    for _ in run(finetune_job, [job for job in jobs if not job.model_path.exists()]):
+        pass
+
+
+def predict_tests(
+    run: Run, jobs: dict[str, list[Job]], results: dict[str, Sequence[Result]], ensemble: int
+) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """Of each task's best runs the predictions for its test splits, by the name of the file that is submitted."""
+    from safetensors.numpy import load_file
+
+    from electrakit.evaluate.finetune import predict_test
+
+    chosen: list[Job] = []
+    for name, group in jobs.items():
+        seeds = {result["seed"] for result in best_of(results[name], ensemble)}
+        chosen += [job for job in group if job.seed in seeds and job.source.names_of("test")]
+    missing = [job for job in chosen if not job.has_test()]
+    with_model(run, missing)
+    for _ in run(predict_test, missing):
+        pass
+    predictions: dict[str, np.ndarray] = {}
+    warnings: dict[str, list[str]] = {}
+    for name in dict.fromkeys(job.task.name for job in chosen):
+        of_task = [job for job in chosen if job.task.name == name]
+        logits = [load_file(job.test_path) for job in of_task]
+        for split in of_task[0].source.names_of("test"):
+            predictions[TASKS[name].split(split).submission or ""] = combine(
+                TASKS[name], [each[split] for each in logits]
+            )
+            num_rows, known = len(logits[0][split]), TASKS[name].split(split).num_rows
+            if num_rows != known:
+                warnings.setdefault(name, []).append(
+                    f"{TASKS[name].title} {split} has {num_rows:,} rows, the released one {known:,}"
+                )
+    return predictions, warnings
+
+
+def ensembles(results: dict[str, Sequence[Result]], number: int) -> dict[str, float]:
+    """Dev scores of the best runs put together."""
+    from electrakit.evaluate.finetune import predictions_of
+    from electrakit.evaluate.metrics import METRICS
+
+    found = {}
+    for name in [name for name in TASKS if name in results]:
+        task, best = TASKS[name], best_of(results[name], number)
+        scores = []
+        for split in best[0]["logits"]:
+            together = combine(task, [np.asarray(result["logits"][split], float) for result in best])
+            scores.append(METRICS[task.metrics[0]](best[0]["answers"][split], predictions_of(task, together)))
+        found[name] = float(np.mean(scores))
+    return found
+
+
+def clean_up(jobs: dict[str, list[Job]], results: dict[str, Sequence[Result]], config: TuningConfig) -> None:
+    """Remove the models that are not to be kept."""
+    for name, group in jobs.items():
+        best = best_of(results[name])[0]["seed"]
+        for job in group:
+            if config.keep == "none" or (config.keep == "best" and job.seed != best):
+                shutil.rmtree(job.model_path, ignore_errors=True)

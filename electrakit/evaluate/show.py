@@ -1,0 +1,75 @@
+"""What `electra glue`, `electra finetune` and `electra predict` print."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from electrakit.evaluate.report import DASH, notes_of, percent
+from electrakit.evaluate.tasks import AVERAGED, TASKS
+
+
+def show_glue(settings: dict[str, Any]) -> None:
+    """Run the protocol, or fetch the data, and print the table."""
+    from electrakit.evaluate.glue import glue
+
+    screen = Console(highlight=False)
+    if settings["download"] is not None:
+        from electrakit.evaluate.download import download
+
+        made = download(settings["download"], settings["tasks"])
+        screen.print(f"{settings['download']}: {len(made)} files of GLUE are there", markup=False)
+        return
+    figures = glue(**settings)
+    table = Table("task", "metric", "median", "mean", "sd", "min", "max", "begins with")
+    for name in (*AVERAGED, *(name for name in figures["tasks"] if name not in AVERAGED)):
+        if name not in figures["tasks"]:
+            table.add_row(TASKS[name].title, *[DASH] * 7)
+            continue
+        task = figures["tasks"][name]
+        scores = [percent(task[figure]) for figure in ("median", "mean", "sd", "min", "max")]
+        table.add_row(task["title"], task["metric"], *scores, task["start_from"] or "the model")
+    screen.print(table)
+    for task in figures["tasks"].values():
+        for note in notes_of(task):
+            screen.print(
+                f"{task['title']}: {note.removeprefix(task['title']).strip().replace('**', '')}",
+                markup=False,
+                soft_wrap=True,
+            )
+    average = figures["average"]
+    scope = "the 8 tasks" if average["is_complete"] else f"{len(average['tasks'])} of {len(AVERAGED)} tasks"
+    screen.print(f"average over {scope}: {percent(average['value'])}", markup=False)
+    screen.print(figures["submission"], markup=False, soft_wrap=True)
+    screen.print(f"{settings['out']}: results.md, results.json, scores.png, losses.png", markup=False, soft_wrap=True)
+
+
+def show_finetune(settings: dict[str, Any]) -> None:
+    """Run one task and print its scores."""
+    from electrakit.evaluate.tune import finetune
+
+    screen = Console(highlight=False)
+    figures = finetune(**settings)
+    for split, scores in figures["medians"].items():
+        said = ", ".join(f"{metric} {percent(score)}" for metric, score in scores.items())
+        screen.print(f"{split}: {said} (median of {len(figures['seeds'])})", markup=False)
+    for split, scores in figures.get("test", {}).items():
+        said = ", ".join(f"{metric} {percent(score)}" for metric, score in scores.items())
+        screen.print(f"{split}: {said} (the best run)", markup=False)
+    for note in notes_of(figures):
+        screen.print(note.replace("**", ""), markup=False, soft_wrap=True)
+    screen.print(f"{settings['out']}: model/, results.json", markup=False, soft_wrap=True)
+
+
+def show_predict(settings: dict[str, Any]) -> None:
+    """Predict a file; to standard output if no other place is named."""
+    from electrakit.evaluate.tune import predict
+
+    out: Path | None = settings["out"]
+    found = predict(**settings)
+    if out is None:
+        lines = ["\t".join(["index", *found[0]])]
+        lines += ["\t".join([str(index), *map(str, row.values())]) for index, row in enumerate(found)]
+        sys.stdout.write("\n".join(lines) + "\n")

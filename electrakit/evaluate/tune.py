@@ -1,0 +1,174 @@
+"""A model and one task in, the fine-tuned model out: a task of GLUE, or files of one's own."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electrakit.errors import UserError, mended_by_user
+from electrakit.evaluate.files import write_json, write_whole
+from electrakit.evaluate.glue import best_job, clean_up, model_size, num_cores, run_all, runners, with_model
+from electrakit.evaluate.job import Job, Source
+from electrakit.evaluate.metrics import METRICS
+from electrakit.evaluate.own import read_table, recognise
+from electrakit.evaluate.results import summarise
+from electrakit.evaluate.submission import lines_of
+from electrakit.evaluate.tasks import find_task
+from electrakit.evaluate_config import FinetuneConfig
+from electrakit.progress import console
+
+
+def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
+    """Fine-tune `model`: `finetune("hf/mine", train="train.tsv", dev="dev.tsv", out="runs/mine/my-task")`.
+
+    Settings are those of FinetuneConfig. The best run's model is `out/model`; the predictions for a test file are
+    `out/test.tsv`. Returns what is in `out/results.json`.
+    """
+    config = FinetuneConfig.of(model, **settings)
+    assert config.model is not None and config.out is not None
+    source = source_of(config)
+    if source.data is None:
+        console.print(in_words(source), markup=False, soft_wrap=True)
+    jobs = jobs_of(config, source)
+    with mended_by_user(config.out), runners(config, is_here=config.seeds == 1) as run:
+        results = run_all(run, {"task": jobs})["task"]
+        best = best_job(jobs, results)
+        figures: dict[str, Any] = {
+            "model": config.model,
+            "preset": config.preset,
+            "task": in_words(source),
+        } | summarise(results)
+        if source.names_of("test"):
+            if not best.has_test():
+                from electrakit.evaluate.finetune import predict_test
+
+                with_model(run, [best])
+                list(run(predict_test, [best]))
+            figures["test"] = write_predictions(best, config.out)
+        if config.keep != "none":
+            with_model(run, [best])
+            put_model(best, config.out / "model")
+        clean_up({"task": jobs}, {"task": results}, config)
+        write_json(config.out / "results.json", figures)
+    return figures
+
+
+def source_of(config: FinetuneConfig) -> Source:
+    if config.task is not None:
+        return Source(find_task(config.task), config.data)
+    assert config.train is not None and config.out is not None
+    task = recognise(read_table(config.train), config.text, config.label, config.kind, plain_name(config.out))
+    named = {"train": config.train, "dev": config.dev, "test": config.test}
+    return Source(task, files=tuple((name, str(path)) for name, path in named.items() if path is not None))
+
+
+def plain_name(out: Path) -> str:
+    return out.resolve().name
+
+
+def in_words(source: Source) -> str:
+    """What was recognised, for the user to see."""
+    task = source.task
+    if task.labels is None:
+        what = f"regression: numbers of {task.label!r}, divided by {task.scale:g} while training"
+    else:
+        what = f"classification: {len(task.labels)} classes of {task.label!r}: {', '.join(task.labels[:10])}"
+        what += ", ..." if len(task.labels) > 10 else ""
+    return f"{what}; text is {' and '.join(map(repr, task.columns))}"
+
+
+def jobs_of(config: FinetuneConfig, source: Source) -> list[Job]:
+    assert config.model is not None and config.out is not None
+    task = source.task
+    settings = config.settings(model_size(config.model), task.name, task.epochs)
+    threads = config.threads or (num_cores() if config.seeds == 1 else 1)
+    return [
+        Job(config.model, source, seed, settings, config.out, device=config.device, threads=threads)
+        for seed in range(1, config.seeds + 1)
+    ]
+
+
+def write_predictions(job: Job, out: Path) -> dict[str, Any]:
+    """The test predictions as a table, and their score if the file has labels."""
+    from safetensors.numpy import load_file
+
+    from electrakit.evaluate.finetune import predictions_of
+
+    scores: dict[str, Any] = {}
+    for split, logits in load_file(job.test_path).items():
+        name = f"{split}.tsv" if job.source.data is None else job.task.split(split).submission or f"{split}.tsv"
+        write_whole(out / name, ("\n".join(lines_of(job.task, logits)) + "\n").encode())
+        labels = job.source.read(split).labels if job.source.data is None else None
+        if labels is not None:
+            predicted = predictions_of(job.task, logits)
+            scores[split] = {metric: METRICS[metric](labels, predicted) for metric in job.task.metrics}
+    return scores
+
+
+def put_model(job: Job, place: Path) -> None:
+    """The best run's model under a name that is always the same; its files are shared where the file system can."""
+    unfinished = place.with_name("model.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(job.model_path, unfinished, copy_function=link_or_copy)
+    shutil.rmtree(place, ignore_errors=True)
+    unfinished.rename(place)
+
+
+def link_or_copy(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target
+
+
+def predict(
+    model: str | Path,
+    file: str | Path,
+    *,
+    out: str | Path | None = None,
+    text: str | Sequence[str] = (),
+    device: str | None = None,
+) -> list[dict[str, Any]]:
+    """The label of each row of a .tsv, .csv or .jsonl file, with its probability; written to `out`, a .tsv file, if named."""
+    from electrakit.evaluate.classifier import load_tokenizer
+    from electrakit.evaluate.encode import encode, num_positions
+    from electrakit.evaluate.finetune import device_of, evaluate, open_classifier
+    from electrakit.evaluate.own import TEXT_COLUMNS, examples_of
+    from electrakit.evaluate.tasks import Task
+    from electrakit.evaluate_config import FinetuneSettings
+
+    classifier, tokenizer = open_classifier(str(model)), load_tokenizer(str(model))
+    config = classifier.model.config
+    notes = getattr(config, "electrakit", {})
+    table = read_table(Path(file))
+    known = next((one for one in TEXT_COLUMNS if set(one) <= set(table.columns)), ())
+    text = (text,) if isinstance(text, str) else tuple(text)
+    columns = tuple(text or notes.get("columns", ()) or known)
+    if not columns or not set(columns) <= set(table.columns):
+        wanted = " and ".join(map(repr, columns)) or "text"
+        raise UserError(f"{file} has the columns {', '.join(table.columns)}, not {wanted}; name them with --text")
+    is_regression = config.num_labels == 1
+    labels = None if is_regression else tuple(config.id2label[number] for number in range(config.num_labels))
+    task = Task("own", "own", (), columns, (), label="", labels=labels)
+    length = notes.get("length") or min(512, num_positions(config, tokenizer))
+    rows = encode(examples_of(table, task, needs_labels=False), tokenizer, length)
+    logits = evaluate(
+        classifier.to(device_of(device)), rows, tokenizer.pad_token_id, device_of(device), FinetuneSettings()
+    )
+    found = [_said(labels, each) for each in logits.astype(float)]
+    if out is not None:
+        lines = ["\t".join(["index", *found[0]])]
+        lines += ["\t".join([str(index), *map(str, row.values())]) for index, row in enumerate(found)]
+        write_whole(Path(out), ("\n".join(lines) + "\n").encode())
+    return found
+
+
+def _said(labels: tuple[str, ...] | None, logits: np.ndarray) -> dict[str, Any]:
+    if labels is None:
+        return {"prediction": round(float(logits[0]), 4)}
+    powers = np.exp(logits - logits.max())
+    return {"prediction": labels[int(logits.argmax())], "probability": round(float(powers.max() / powers.sum()), 4)}

@@ -1,0 +1,160 @@
+"""The protocol's figures on made runs: medians, bests, averages, the table, the submission."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from electrakit.evaluate.published import COLUMNS, PUBLISHED
+from electrakit.evaluate.report import markdown, plot_losses, plot_scores
+from electrakit.evaluate.results import average, best_of, summarise, summarise_all
+from electrakit.evaluate.submission import FILES, combine, write_submission
+from electrakit.evaluate.tasks import AVERAGED, TASKS
+
+
+def run(task="rte", seed=1, score=0.5, collapsed=(), start_from=None):
+    names = TASKS[task].names_of("dev")
+    return {
+        "task": task,
+        "title": TASKS[task].title,
+        "seed": seed,
+        "metric": TASKS[task].metrics[0],
+        "score": score,
+        "scores": {name: dict.fromkeys(TASKS[task].metrics, score) for name in names},
+        "collapsed": list(collapsed),
+        "start_from": start_from,
+        "head": "official",
+        "identity": {"settings": {"lr": 1e-4}},
+        "warnings": [],
+        "seconds": {"all": 1.0},
+        "losses": [[1, 0.7], [2, 0.5]],
+    }
+
+
+def figures_of(by_task, **more):
+    return {"model": "hf/mine", "submission": "No.", "ensemble": 1, **summarise_all(by_task), **more}
+
+
+def test_dev_is_the_median_with_its_spread_and_collapsed_runs_are_in_it():
+    runs = [run(seed=seed, score=score) for seed, score in enumerate((0.6, 0.9, 0.7, 0.8), 1)]
+    runs.append(run(seed=5, score=0.1, collapsed=["all dev predictions are 'entailment'"]))
+    task = summarise(runs)
+    assert task["median"] == 0.7
+    assert task["mean"] == pytest.approx(0.62)
+    assert task["sd"] == pytest.approx(np.std([0.6, 0.9, 0.7, 0.8, 0.1], ddof=1))
+    assert (task["min"], task["max"], task["best_seed"]) == (0.1, 0.9, 2)
+    assert list(task["collapsed"]) == ["5"]
+    assert summarise(runs[:1])["sd"] is None
+
+
+def test_an_undefined_score_counts_as_nothing_and_is_counted():
+    task = summarise([run("stsb", 1, None, ["all dev predictions are 2.5"]), run("stsb", 2, 0.8), run("stsb", 3, 0.6)])
+    assert (task["median"], task["min"], task["num_undefined"], task["best_seed"]) == (0.6, 0.0, 1, 2)
+
+
+def test_the_best_run_is_the_first_of_equals():
+    runs = [run(seed=3, score=0.9), run(seed=1, score=0.9), run(seed=2, score=None)]
+    assert [each["seed"] for each in best_of(runs, 3)] == [1, 3, 2]
+
+
+def test_the_average_is_of_eight_and_says_when_it_is_not():
+    complete = {name: {"median": number / 10} for number, name in enumerate(AVERAGED)}
+    assert average({**complete, "wnli": {"median": 9.0}}) == {
+        "value": pytest.approx(0.35),
+        "tasks": list(AVERAGED),
+        "is_complete": True,
+    }
+    assert average({"rte": {"median": 0.5}, "wnli": {"median": 9.0}}) == {
+        "value": 0.5,
+        "tasks": ["rte"],
+        "is_complete": False,
+    }
+    assert average({"wnli": {"median": 0.5}})["value"] is None
+
+
+def test_the_table_has_dashes_for_tasks_not_run_and_marks_what_is_published():
+    text = markdown(
+        figures_of({"rte": [run(score=0.663, start_from="MNLI, seed 2")], "cola": [run("cola", 1, 0.5, ["x"])]})
+    )
+    ours = next(line for line in text.splitlines() if "(ours)" in line)
+    assert ours == "| **mine** (ours) | 50.0 | – | – | – | – | – | – | 66.3 | 58.1 (2 of 8 tasks) |"
+    assert "**The average is over 2 of 8 tasks** (CoLA, RTE): not the average of the papers." in text
+    assert "**1 of 1 runs collapsed** (seed 1: x)" in text
+    assert "| MNLI, seed 2 |" in text
+    assert text.count("(published: ") == len(PUBLISHED)
+    assert all("published" not in line for line in text.splitlines() if "ours" in line)
+
+
+def test_published_means_are_the_means_of_their_rows():
+    for row in PUBLISHED:
+        if row.scores:
+            assert len(row.scores) == len(COLUMNS)
+            assert row.mean == pytest.approx(np.mean(row.scores), abs=0.06), row
+
+
+def test_plots_are_pictures(tmp_path):
+    by_task = {name: [run(name, seed, 0.1 * seed, ["x"] if seed == 1 else []) for seed in (1, 2)] for name in TASKS}
+    plot_scores(figures_of(by_task), tmp_path / "scores.png")
+    plot_losses(by_task, tmp_path / "losses.png")
+    for name in ("scores", "losses"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def predictions():
+    random = np.random.default_rng(0)
+    return {
+        name: random.normal(size=(split.num_rows, len(task.labels) if task.labels else 1)).astype(np.float32) * 4
+        for name, (task, split) in FILES.items()
+    }
+
+
+def test_a_submission_row_by_row(tmp_path):
+    made = predictions()
+    assert write_submission(made, tmp_path / "submission.zip", fill=False) == "submission.zip is written."
+    with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
+        assert sorted(archive.namelist()) == sorted(FILES)  # flat
+        for name, (task, split) in FILES.items():
+            header, *lines = archive.read(name).decode().splitlines()
+            assert header == "index\tprediction"
+            assert len(lines) == split.num_rows
+            for index, line in enumerate(lines[:2000]):
+                number, said = line.split("\t")
+                assert number == str(index)
+                if task.labels is None:
+                    assert said == f"{min(5, max(0, made[name][index, 0])):.3f}"
+                else:
+                    assert said == task.labels[made[name][index].argmax()]
+    first = (tmp_path / "submission.zip").read_bytes()
+    write_submission(made, tmp_path / "again.zip", fill=False)
+    assert (tmp_path / "again.zip").read_bytes() == first
+
+
+def test_missing_tasks_are_filled_only_when_asked(tmp_path):
+    path = tmp_path / "submission.zip"
+    some = {"RTE.tsv": predictions()["RTE.tsv"]}
+    said = write_submission(some, path, fill=False)
+    assert said.startswith("No submission.zip: CoLA.tsv, SST-2.tsv") and "--fill" in said
+    assert not path.exists()
+    said = write_submission(some, path, fill=True)
+    assert "filled with one label: their scores mean nothing" in said
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+        assert archive.read("AX.tsv").decode().splitlines()[1:] == [f"{index}\tcontradiction" for index in range(1104)]
+        assert archive.read("STS-B.tsv").decode().splitlines()[1] == "0\t0.000"
+    assert write_submission({}, path, fill=True) == "No submission.zip: there are no test files."
+    assert not path.exists()
+
+
+def test_a_wrong_number_of_rows_is_said(tmp_path):
+    made = predictions() | {"RTE.tsv": np.zeros((7, 2))}
+    said = write_submission(made, tmp_path / "submission.zip", fill=False)
+    assert said.endswith("The server will refuse it: RTE.tsv has 7 rows instead of 3,000.")
+
+
+def test_an_ensemble_is_the_mean_of_probabilities():
+    sure, unsure = np.array([[0.0, 8.0]]), np.array([[1.0, 0.0]])
+    together = combine(TASKS["rte"], [sure, unsure, unsure])
+    assert together.sum() == pytest.approx(1)
+    powers = np.exp(np.concatenate([sure, unsure, unsure]))
+    np.testing.assert_allclose(together[0], (powers / powers.sum(-1, keepdims=True)).mean(0))
+    np.testing.assert_allclose(combine(TASKS["stsb"], [np.array([[1.0]]), np.array([[4.0]])]), [[2.5]])

@@ -1,0 +1,107 @@
+"""Files of one's own from the command line: fine-tuned, predicted."""
+
+import json
+import signal
+
+import pytest
+import transformers
+from tiny_glue import WORDS, write_glue, write_model
+
+import electrakit as ek
+from electrakit.cli import main
+from electrakit.errors import UserError
+
+FAST = {"epochs": 30, "batch_size": 8, "length": 32, "lr": 3e-3, "layer_decay": 1.0, "device": "cpu", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tune")
+    write_model(folder / "model")
+    rows = [(WORDS[number], "good" if number % 2 else "bad", number) for number in range(24)]
+    lines = [f"{word} {sign}\t{'yes' if sign == 'good' else 'no'}" for word, sign, _ in rows]
+    (folder / "train.tsv").write_text("text\tanswer\n" + "\n".join(lines) + "\n")
+    (folder / "test.csv").write_text('text,answer\n"bal, good",yes\n"dem ""bad""",no\n')
+    scores = [
+        json.dumps({"sentence1": word, "sentence2": sign, "score": 10.5 if sign == "good" else -3.0})
+        for word, sign, _ in rows
+    ]
+    (folder / "scores.jsonl").write_text("\n".join(scores))
+    return folder
+
+
+def electra(*arguments):
+    """The exit code of a command that is run here."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stop:
+        main(list(map(str, arguments)))
+    signal.signal(signal.SIGTERM, before)
+    return stop.value.code
+
+
+def test_classes_are_learned_kept_by_name_and_predicted(folder, tmp_path, capsys):
+    figures = ek.finetune(
+        folder / "model",
+        train=folder / "train.tsv",
+        dev=folder / "train.tsv",
+        test=folder / "test.csv",
+        label="answer",
+        out=tmp_path / "mine",
+        **FAST,
+    )
+    assert figures["median"] == 1.0
+    assert figures["task"] == "classification: 2 classes of 'answer': no, yes; text is 'text'"
+    assert figures["test"]["test"]["accuracy"] == 1.0
+    assert (tmp_path / "mine" / "test.tsv").read_text() == "index\tprediction\n0\tyes\n1\tno\n"
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "mine" / "model")
+    assert model.config.id2label == {0: "no", 1: "yes"}
+    found = ek.predict(tmp_path / "mine" / "model", folder / "test.csv", out=tmp_path / "predicted.tsv", device="cpu")
+    assert [row["prediction"] for row in found] == ["yes", "no"]
+    assert all(row["probability"] > 0.8 for row in found)
+    assert (tmp_path / "predicted.tsv").read_text().splitlines()[1].startswith("0\tyes\t0.")
+    electra("predict", tmp_path / "mine" / "model", folder / "test.csv")
+    assert capsys.readouterr().out == (tmp_path / "predicted.tsv").read_text()
+
+
+def test_numbers_are_learned_in_their_own_units(folder, tmp_path):
+    scores = folder / "scores.jsonl"
+    figures = ek.finetune(folder / "model", train=scores, dev=scores, out=tmp_path / "mine", **{**FAST, "epochs": 60})
+    assert figures["task"].startswith("regression: numbers of 'score', divided by 10.5")
+    assert figures["medians"]["dev"]["pearson"] > 0.95
+    found = ek.predict(tmp_path / "mine" / "model", scores, device="cpu")
+    assert found[1]["prediction"] == pytest.approx(10.5, abs=2.5)
+    assert found[0]["prediction"] == pytest.approx(-3, abs=2.5)
+
+
+def test_several_seeds_keep_the_best_and_are_not_run_again(folder, tmp_path):
+    settings = {"train": folder / "train.tsv", "dev": folder / "train.tsv", "label": "answer", "out": tmp_path / "out"}
+    settings |= {**FAST, "epochs": 1, "seeds": 2, "workers": 1}
+    figures = ek.finetune(folder / "model", **settings)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed_*.json")}
+    assert ek.finetune(folder / "model", **settings)["scores"] == figures["scores"]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed_*.json")} == before
+    assert (tmp_path / "out" / "model" / "model.safetensors").exists()
+
+
+def test_a_task_of_glue_from_the_command_line(folder, tmp_path, capsys):
+    write_glue(folder / "glue", num_train=16)
+    arguments = ["finetune", folder / "model", "--task", "RTE", "--data", folder / "glue", "--out", tmp_path / "rte"]
+    assert electra(*arguments, "--epochs", 1, "--length", 32, "--threads", 1) == 0
+    said = capsys.readouterr().out
+    assert "dev: accuracy" in said and "RTE train has 16 rows" in said
+    assert len((tmp_path / "rte" / "RTE.tsv").read_text().splitlines()) == 10
+
+
+def test_mistakes_are_one_line(folder, tmp_path, capsys):
+    files = ["--train", folder / "train.tsv", "--dev", folder / "train.tsv"]
+    assert electra("finetune", folder / "model", *files, "--out", tmp_path) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "say with --label which is the label" in said
+    assert electra("predict", folder / "model", folder / "nothing.tsv") == 2
+    assert "nothing.tsv does not exist" in capsys.readouterr().err
+    assert electra("predict", folder / "model", folder / "train.tsv", "--text", "nothing") == 2
+    assert "has the columns text, answer, not 'nothing'; name them with --text" in capsys.readouterr().err
+    with pytest.raises(UserError, match="name either --train and --dev"):
+        ek.finetune(folder / "model", out=tmp_path / "x")
+    with pytest.raises(UserError, match="needs --data"):
+        ek.finetune(folder / "model", task="rte", out=tmp_path / "x")
