@@ -123,7 +123,7 @@ def test_what_the_kernels_cannot_do_is_done_by_torch(change):
         getattr(network, change)()
     assert network.can_use_kernels(ids) is (change in ("fp16 autocast", "tracing"))
     if change == "tracing":
-        traced = torch.jit.trace(network, ids)
+        traced = torch.jit.trace(network, ids, check_trace=False)
         torch.testing.assert_close(traced(ids)[ids != 0], network(ids)[ids != 0], rtol=1e-4, atol=1e-5)
     else:
         with torch.autocast("cpu", torch.float16, enabled=change == "fp16 autocast"):

@@ -81,21 +81,21 @@ template <class X, class Y> void add_norm_back(const Y* grad, const X* also, con
     }
 }
 
-// out = dropout(gelu(z + bias)), or if gated of gelu(first half of z) * second half. BACK: the gradient of z instead.
-template <class T, bool BACK> void gelu(const T* z, const float* bias, const T* grad, T* out, float* partial, Int rows, Int size, int gated,
-                                        float rate, uint64_t seed, int threads) {
+// out = gelu(z + bias); if GATED, dropout(gelu(first half of z) * second half). BACK: the gradient of z instead.
+template <class T, bool BACK, bool GATED> void gelu(const T* z, const float* bias, const T* grad, T* out, float* partial, Int rows, Int size,
+                                                    float rate, uint64_t seed, int threads) {
     EACH_ROW {
         const Dropout drop(seed, rate);
-        const T *in = z + row * size * (gated ? 2 : 1), *gates = in + size;
-        T *to = out + row * size * (BACK && gated ? 2 : 1), *to_gates = to + size;
+        const T *in = z + row * size * (GATED ? 2 : 1), *gates = in + size;
+        T *to = out + row * size * (BACK && GATED ? 2 : 1), *to_gates = to + size;
         float* biases = partial + omp_get_thread_num() * size;
         SIMD for (Int i = 0; i < size; i++) {
-            float x = (float)in[i] + (bias ? bias[i] : 0), gate = gated ? (float)gates[i] : 1, kept = drop(row * size + i);
-            float density, below = normal(x, density);
+            float gate = GATED ? (float)gates[i] : 1, kept = GATED ? drop(row * size + i) : 1;
+            float x = (float)in[i] + (bias ? bias[i] : 0), density, below = normal(x, density);
             if (BACK) {
                 float one = (float)grad[row * size + i] * kept, slope = one * (below + x * density);
                 to[i] = slope * gate, biases[i] += slope;
-                if (gated) to_gates[i] = one * x * below;
+                if (GATED) to_gates[i] = one * x * below;
             } else to[i] = x * below * gate * kept;
         }
     }
@@ -194,6 +194,6 @@ template <class T> void guess_back(T* logits, const float* bias, const Int* targ
     }
 }
 
-#define KERNELS(X, Y) (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, false>, (void*)gelu<Y, true>, \
-                      (void*)attention<Y>, (void*)guess<Y>, (void*)guess_back<Y>
+#define KERNELS(X, Y) (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, 0, 0>, (void*)gelu<Y, 1, 0>, (void*)gelu<Y, 0, 1>, \
+                      (void*)gelu<Y, 1, 1>, (void*)attention<Y>, (void*)guess<Y>, (void*)guess_back<Y>
 extern "C" { void* kernels[] = {KERNELS(float, float), KERNELS(bf16, bf16), KERNELS(float, bf16)}; }

@@ -36,8 +36,10 @@ VARIANTS: tuple[Types, ...] = (
 SIGNATURES = {  # in the order of the table in kernels.cpp; tensors of X, Y, F (float32), I (int64), then long, int, float, seed
     "add_norm": "X Y F F F X Y Y F l l f f s i",
     "add_norm_back": "Y X Y F F X Y F l l f s i",
-    "gelu": "Y F Y Y F l l i f s i",
-    "gelu_back": "Y F Y Y F l l i f s i",
+    "gelu": "Y F Y Y F l l f s i",
+    "gelu_back": "Y F Y Y F l l f s i",
+    "gated_gelu": "Y F Y Y F l l f s i",
+    "gated_gelu_back": "Y F Y Y F l l f s i",
     "attention": "Y F I Y Y F l i i f s i",
     "guess": "Y F I F I f F F I I l l i i",
     "guess_back": "Y F I F F F l l i",
@@ -209,16 +211,16 @@ class AddNorm(torch.autograd.Function):
 
 
 class Gelu(torch.autograd.Function):
-    """dropout(gelu(inner + bias)); if gated, which has no bias, of the first half's GELU times the second half."""
+    """gelu(inner + bias); if gated, which has no bias, dropout(the first half's GELU times the second half)."""
 
     @staticmethod
     def forward(ctx: Any, inner: Tensor, bias: Tensor | None, is_gated: bool, rate: float) -> Tensor:
-        if is_gated and bias is not None:
-            raise ValueError("a gated GELU has no bias")
+        if (is_gated and bias is not None) or (rate and not is_gated):
+            raise ValueError("a gated GELU has no bias, a plain one no dropout")
         num_rows, width = inner.shape
         out = inner.new_empty(num_rows, width // 2 if is_gated else width)
-        ctx.sizes = (*out.shape, is_gated, rate, seed_of_dropout(rate))
-        call("gelu", (inner.dtype,) * 2, inner, bias, None, out, None, *ctx.sizes)
+        ctx.name, ctx.sizes = "gated_gelu" if is_gated else "gelu", (*out.shape, rate, seed_of_dropout(rate))
+        call(ctx.name, (inner.dtype,) * 2, inner, bias, None, out, None, *ctx.sizes)
         ctx.save_for_backward(inner, bias)
         return out
 
@@ -227,7 +229,7 @@ class Gelu(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         inner, bias = ctx.saved_tensors
         grad_inner, sums = torch.empty_like(inner), sums_by_thread(grad.size(1))
-        call("gelu_back", (inner.dtype,) * 2, inner, bias, grad.contiguous(), grad_inner, sums, *ctx.sizes)
+        call(f"{ctx.name}_back", (inner.dtype,) * 2, inner, bias, grad.contiguous(), grad_inner, sums, *ctx.sizes)
         return grad_inner, None if bias is None else sums.sum(0), None, None
 
 
