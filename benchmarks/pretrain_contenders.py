@@ -26,6 +26,7 @@ from electrakit.network_config import NetworkConfig
 from electrakit.objective.build import build_objective
 from electrakit.objective.electra import Electra
 from electrakit.pretrain_config import PretrainConfig, override
+from electrakit.progress import console
 from electrakit.train.distributed import Team, wrapped
 from electrakit.train.loop import train_step
 from electrakit.train.optim import Optimizer
@@ -118,6 +119,7 @@ def whole_loop(config: PretrainConfig, settings: Settings, team: Team) -> Step:
         {"data": folder / "shards", "run": folder / "run", "precision": settings.precision, "log_every": 1, **never},
     )
     (folder / "run").mkdir()
+    console.quiet = True  # the table is what is read here
     training = Training(config, None, team)
 
     def step(ids: Tensor) -> float:

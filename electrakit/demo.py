@@ -33,12 +33,18 @@ MASKED = [
     "The default [MASK] is used if none is given.",
     "This function returns a list of [MASK].",
 ]
-SWAPS = [
+RARE = [
     Swap("return the name of the {} as a string .", right="file", odd="banana"),
     Swap("the value must be between 0 and {} .", right="1", odd="purple"),
-    Swap("raise an error if the file does not {} .", right="exist", odd="sing"),
-    Swap("if the list is {} , nothing is done .", right="empty", odd="married"),
     Swap("this function returns a {} of strings .", right="list", odd="winter"),
+]
+# Each odd word is the right one of another sentence: how common a word is cannot give it away, only what stands around it.
+MISPLACED = [
+    Swap("return the name of the {} as a string .", right="file", odd="exist"),
+    Swap("the value must be between 0 and {} .", right="1", odd="file"),
+    Swap("raise an error if the file does not {} .", right="exist", odd="1"),
+    Swap("if the list is {} , nothing is done .", right="empty", odd="list"),
+    Swap("this function returns a {} of strings .", right="list", odd="empty"),
 ]
 FIGURES = {
     "mlm_loss": "generator: loss",
@@ -86,10 +92,12 @@ def demo(config: DemoConfig) -> None:
     console.print("The [bold green]generator's[/] best guesses for a masked word:")
     print_guesses(showcase, MASKED, console)
     console.print(
-        "How likely the discriminator thinks that a word was replaced: "
-        "an [bold magenta]odd[/] one, and below it the [bold cyan]right[/] one:"
+        "How likely the discriminator thinks that a word was replaced: an [bold magenta]odd[/] one, and below it the "
+        "[bold cyan]right[/] one. First words that are rare in this text:"
     )
-    print_swaps(showcase, SWAPS, console)
+    print_swaps(showcase, RARE, console)
+    console.print("Then common words in the wrong place, where only the context can tell; it takes longer to learn:")
+    print_swaps(showcase, MISPLACED, console)
 
     console.print(Rule("made", align="left"))
     made = {

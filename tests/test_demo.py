@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from electrakit import Batches, load_tokenizer
+from electrakit.demo import MISPLACED
 from electrakit.train.run_folder import read_metrics
 
 
@@ -21,10 +22,17 @@ def test_the_demo_walks_from_text_to_a_trained_pair_and_a_second_time_does_nothi
         assert re.search(
             r"of the banana as a string \. +[0-9.]+%  (not )?higher\n.* of the file as a string", done.stdout
         )
-        assert re.search(r"[0-5] of 5 odd words got a higher probability", done.stdout)
+        for number_of_swaps in (3, 5):
+            assert re.search(rf"[0-5] of {number_of_swaps} odd words got a higher probability", done.stdout)
         assert ("is there already" in done.stdout and "finished already" in done.stderr) == bool(number)
     batches = Batches(tmp_path / "demo" / "shards", 8)
     assert batches.num_rows > 3000
     assert len(load_tokenizer(tmp_path / "demo" / "tokenizer").vocabulary) == 8000
     valid = [line for line in read_metrics(tmp_path / "demo" / "run" / "metrics.jsonl") if line["split"] == "valid"]
     assert valid[-1]["mlm_loss"] < valid[0]["mlm_loss"]
+
+
+def test_misplaced_words_are_as_common_as_the_right_ones():
+    """Else the demo would show how well the model knows rare words, and nothing about context."""
+    assert sorted(swap.odd for swap in MISPLACED) == sorted(swap.right for swap in MISPLACED)
+    assert all(swap.odd != swap.right for swap in MISPLACED)

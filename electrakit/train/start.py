@@ -130,7 +130,7 @@ def load_model(place: str, head: Head) -> "PreTrainedModel":
 
 def fit_table(model: "PreTrainedModel", num_tokens: int, is_known: bool, place: str, config: PretrainConfig) -> None:
     """Cut off the rows that stand in a padded table behind the last token: nobody reads them."""
-    num_rows = model.get_input_embeddings().weight.size(0)
+    num_rows = model.config.vocab_size
     if num_rows == num_tokens:
         return
     what = (
@@ -152,7 +152,7 @@ def fit_table(model: "PreTrainedModel", num_tokens: int, is_known: bool, place: 
 
 def as_network(model: "PreTrainedModel", head: Head, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
     """Our network with the weights of a transformers model, or that model in its adapter."""
-    theirs = model.config
+    theirs: Any = model.config
     if theirs.model_type in {"electra", "modernbert"}:
         network = from_transformers(model, sep_token_id)
         return replace(network.config, sep_token_id=sep_token_id), network
