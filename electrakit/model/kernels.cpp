@@ -1,5 +1,4 @@
-// What stands between the matrix products on a CPU, each in one pass: dropout, residual and norm; GELU; attention; softmax and sampling.
-// Plain functions on plain arrays; a null pointer is something that there is not. Dropout is a function of (seed, place), not stored.
+// What stands between two matrix products on a CPU, in one pass each. A null pointer is something that there is not.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -50,13 +49,13 @@ template <class X, class Y> void add_norm(const X* x, const Y* y, const float* b
         float total = 0, along = 0, buffer[size];
         Int at = row * size;
         SIMD_SUM for (Int i = 0; i < size; i++)
-            total += buffer[i] = (float)x[at + i] + ((float)y[at + i] + (bias ? bias[i] : 0)) * drop(at + i);
+            total += buffer[i] = (float)x[at + i] + ((float)y[at + i] + bias[i]) * drop(at + i);
         float mean = total / size;
         SIMD_SUM for (Int i = 0; i < size; i++) along += (buffer[i] - mean) * (buffer[i] - mean);
         float scale = inverse[row] = 1 / std::sqrt(along / size + epsilon);
         SIMD for (Int i = 0; i < size; i++) {
             float value = (buffer[i] - mean) * scale;
-            hat[at + i] = value, out[at + i] = value * gain[i] + (shift ? shift[i] : 0);
+            hat[at + i] = value, out[at + i] = value * gain[i] + shift[i];
             if (sum) sum[at + i] = buffer[i];
         }
     }
@@ -81,17 +80,17 @@ template <class X, class Y> void add_norm_back(const Y* grad, const X* also, con
     }
 }
 
-// out = gelu(z + bias); if GATED, dropout(gelu(first half of z) * second half). BACK: the gradient of z instead.
-template <class T, bool BACK, bool GATED> void gelu(const T* z, const float* bias, const T* grad, T* out, float* partial, Int rows, Int size,
-                                                    float rate, uint64_t seed, int threads) {
+// out = gelu(z + bias); if GATED, gelu(first half of z) * second half; if DROPS, dropout of that. BACK: the gradient of z instead.
+template <class T, bool BACK, bool GATED, bool DROPS> void gelu(const T* z, const float* bias, const T* grad, T* out, float* partial,
+                                                                Int rows, Int size, float rate, uint64_t seed, int threads) {
     EACH_ROW {
         const Dropout drop(seed, rate);
         const T *in = z + row * size * (GATED ? 2 : 1), *gates = in + size;
         T *to = out + row * size * (BACK && GATED ? 2 : 1), *to_gates = to + size;
         float* biases = partial + omp_get_thread_num() * size;
         SIMD for (Int i = 0; i < size; i++) {
-            float gate = GATED ? (float)gates[i] : 1, kept = GATED ? drop(row * size + i) : 1;
-            float x = (float)in[i] + (bias ? bias[i] : 0), density, below = normal(x, density);
+            float gate = GATED ? (float)gates[i] : 1, kept = DROPS ? drop(row * size + i) : 1;
+            float x = (float)in[i] + bias[i], density, below = normal(x, density);
             if (BACK) {
                 float one = (float)grad[row * size + i] * kept, slope = one * (below + x * density);
                 to[i] = slope * gate, biases[i] += slope;
@@ -123,7 +122,7 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
                 for (int token = 0, at = part * hidden + head * width; token < length; token++)
                     for (int i = 0; i < width; i++)
                         query[part * area + token * width + i] =
-                            ((float)qkv[(Int)(start + token) * 3 * hidden + at + i] + (bias ? bias[at + i] : 0)) * (part ? 1 : scale);
+                            ((float)qkv[(Int)(start + token) * 3 * hidden + at + i] + bias[at + i]) * (part ? 1 : scale);
             for (int first = 0; first < length; first += BLOCK) {
                 int count = length - first < BLOCK ? length - first : BLOCK;
                 product('N', 'T', count, length, width, query + first * width, width, key, width, 0, scores);
@@ -194,6 +193,7 @@ template <class T> void guess_back(T* logits, const float* bias, const Int* targ
     }
 }
 
-#define KERNELS(X, Y) (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, 0, 0>, (void*)gelu<Y, 1, 0>, (void*)gelu<Y, 0, 1>, \
-                      (void*)gelu<Y, 1, 1>, (void*)attention<Y>, (void*)guess<Y>, (void*)guess_back<Y>
+#define KERNELS(X, Y) (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, 0, 0, 0>, (void*)gelu<Y, 1, 0, 0>, \
+                      (void*)gelu<Y, 0, 1, 0>, (void*)gelu<Y, 1, 1, 0>, (void*)gelu<Y, 0, 1, 1>, (void*)gelu<Y, 1, 1, 1>, \
+                      (void*)attention<Y>, (void*)guess<Y>, (void*)guess_back<Y>
 extern "C" { void* kernels[] = {KERNELS(float, float), KERNELS(bf16, bf16), KERNELS(float, bf16)}; }

@@ -108,9 +108,8 @@ class Line(NamedTuple):
         mixed = F.linear(hidden, qkv.weight)
         if turn is not None:
             columns = self.places % self.attended.size(1)
-            at_token = turn[0][columns, None], turn[1][columns, None]  # (N, 1, D) each
-            query, key, value = mixed.unflatten(-1, (3, num_heads, -1)).unbind(1)  # (N, heads, D) each
-            mixed = torch.stack([rotate(query, at_token), rotate(key, at_token), value], 1).flatten(1)
+            cosine, sine = (part[columns, None, None, : part.size(-1) // 2] for part in turn)  # they stand there twice
+            mixed = kernels.Rotate.apply(mixed, cosine, sine, num_heads)
         return kernels.Attention.apply(mixed, qkv.bias, self.starts, num_heads, dropout)
 
     def dropout(self, batch: Tensor, rate: float) -> Tensor:
