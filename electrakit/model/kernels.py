@@ -262,7 +262,8 @@ class Rotate(torch.autograd.Function):
 
 def turn_(qkv: Tensor, cosine: Tensor, sine: Tensor, num_heads: int) -> Tensor:
     """Each pair (i, i + D / 2) of a head is turned."""
-    first, second = qkv.view(len(qkv), 3, num_heads, 2, -1)[:, :2].unbind(-2)  # (N, 2, heads, D / 2) each
+    pairs = qkv.view(len(qkv), 3, num_heads, 2, cosine.size(-1))
+    first, second = pairs[:, :2].unbind(-2)  # (N, 2, heads, D / 2) each
     turned = torch.addcmul(first * cosine, second, sine, value=-1)
     second.copy_(torch.addcmul(second * cosine, first, sine))
     first.copy_(turned)
