@@ -108,7 +108,8 @@ def whole_loop(config: PretrainConfig, settings: Settings, team: Team) -> Step:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     words = [f"w{number}" for number in range(config.discriminator.vocab_size - 5)]
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
-    num_words = 4 * settings.batch * settings.length
+    # one document of full rows: padding would cost nothing, and make the loop look fast
+    num_words = 4 * settings.batch * (settings.length - 2)
     (folder / "text.txt").write_text(" ".join(random.Random(0).choices(words, k=num_words)))
     command = [sys.executable, "-m", "electrakit", "prepare", str(folder / "text.txt"), "--out", str(folder / "shards")]
     command += ["--tokenizer", str(folder / "vocab.txt"), "--length", str(settings.length)]
@@ -123,10 +124,12 @@ def whole_loop(config: PretrainConfig, settings: Settings, team: Team) -> Step:
     training = Training(config, None, team)
 
     def step(ids: Tensor) -> float:
+        training.should_stop(False)
         train_step(training)
         training.progress.step += 1
+        loss = training.figures.sums["loss"].item()  # of this step alone: each one is logged
         training.write_log()
-        return 0.0
+        return loss
 
     return step
 

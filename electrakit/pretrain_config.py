@@ -178,6 +178,8 @@ class PretrainConfig:
         _check_positive(self, "valid_rows", "keep_last")
         if self.micro_batch is not None:
             _check_positive(self, "micro_batch")
+        if self.plain and self.compile:
+            raise UserError("plain switches the compiler off, compile asks for it: leave one out")
         budget, milestones = self.budget_seconds, self.milestones  # both are read, so that a mistake in either is told
         if budget is not None and milestones:
             raise UserError(

@@ -80,6 +80,7 @@ def tiny(shards: Path, tmp_path: Path) -> Tiny:
 
     def tiny(run: str = "run", preset: str = "tiny", **changes: Any) -> PretrainConfig:
         settings = {"length": 32, "vocab_size": 120, "steps": 12, "batch_size": 8, "micro_batch": 3, "log_every": 4}
+        settings |= {"precision": "fp32"}  # whatever the machine has
         settings |= {"valid_every": 6, "save_every": 5, "valid_rows": 16, "optim": {"warmup_steps": 2}}
         return getattr(ek.presets, preset)(data=shards, run=tmp_path / run, **{**settings, **changes})
 

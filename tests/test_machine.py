@@ -96,7 +96,7 @@ work(); before = faults(); work(); print(faults() - before)
 def test_a_run_that_was_started_keeps_its_precision(tiny, monkeypatch):
     run = ek.pretrain(tiny(steps=1, precision="fp32"))
     monkeypatch.setattr(machine, "cpu_flags", lambda: {"avx512_bf16"})
-    assert ek.pretrain(tiny(steps=2)).is_complete
+    assert ek.pretrain(tiny(steps=2, precision="auto")).is_complete
     assert '"precision": "fp32"' in (run.path / "config.json").read_text()
     with pytest.raises(UserError, match="precision fp32 -> bf16"):
         ek.pretrain(tiny(steps=3, precision="bf16"))
@@ -115,3 +115,33 @@ def test_a_compiler_that_fails_is_gone_on_without(tiny, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Compiling: the first steps take minutes" in done.stderr
     assert "Going on without compiling: " in done.stderr
+    assert "No fast kernels, going on with plain torch: " in done.stderr and "nothing" in done.stderr
+    assert done.stdout == "" or "Traceback" not in done.stdout
+
+
+@pytest.mark.slow
+def test_a_compiler_that_fails_in_the_backward_pass_is_gone_on_without(tiny, monkeypatch):
+    from torch._inductor import compile_fx
+
+    def fail(*arguments, **settings):
+        raise RuntimeError("the backward pass cannot be compiled")
+
+    monkeypatch.setattr(compile_fx, "compile_fx_backward", fail)
+    run = ek.pretrain(tiny("compiled", steps=2, log_every=1, compile=True))
+    assert run.is_complete
+
+
+def test_plain_builds_nothing(tmp_path):
+    code = """
+import torch, electrakit as ek
+from electrakit.objective.build import build_objective
+from electrakit.train import machine
+from electrakit.train.distributed import Team
+config = ek.presets.tiny(plain=True)
+objective = build_objective(config, {"pad": 0, "cls": 1, "sep": 2, "mask": 3})
+machine.make_fast(objective, config, Team(torch.device("cpu")))
+objective(torch.randint(5, 100, (2, 16)))
+"""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert list(tmp_path.iterdir()) == []

@@ -150,3 +150,8 @@ def test_a_run_can_have_no_generator():
 
 def test_tokens_seen():
     assert PretrainConfig(steps=10, batch_size=3, length=5).num_tokens == 150
+
+
+def test_plain_and_compile_are_refused_together():
+    with pytest.raises(UserError, match="leave one out"):
+        presets.tiny(plain=True, compile=True)

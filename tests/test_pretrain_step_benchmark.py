@@ -43,7 +43,7 @@ def workers(contenders: Any) -> Any:
 @pytest.mark.slow
 def test_one_command_measures_ours_beside_others_and_writes_json_and_a_chart(tmp_path):
     small = {"size": "tiny", "length": 32, "batch": 4, "threads": 1, "rounds": 2, "steps": 1, "padding": 0.25}
-    only = ["--only", "plain", "pair", "transformers-masked", "electra-pytorch"]
+    only = ["--only", "electrakit", "loop", "plain", "pair", "transformers-masked", "electra-pytorch"]
     options = [part for name, value in small.items() for part in (f"--{name}", str(value))]
     result = run(*options, *only, "--out", "results", folder=tmp_path)
     assert result.returncode == 0, result.stderr

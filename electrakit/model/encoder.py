@@ -174,4 +174,4 @@ def use_kernels(module: nn.Module, is_wanted: bool = True) -> bool:
     for network in module.modules():
         if isinstance(network, Network):
             network.wants_kernels = is_wanted
-    return kernels.load() is not None
+    return is_wanted and kernels.load() is not None

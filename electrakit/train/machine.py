@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import re
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,20 +66,24 @@ def cpu_flags() -> set[str]:
 
 def make_fast(objective: nn.Module, config: PretrainConfig, team: Team) -> list[str]:
     """Switch on what this machine has; what people should know about it."""
-    use_kernels(objective, is_wanted=not config.plain)
+    is_cpu, has_own = team.device.type == "cpu", any(isinstance(part, Network) for part in objective.modules())
+    has_kernels = use_kernels(objective, is_wanted=is_cpu and has_own and not config.plain)
     if config.plain:
         return []
     news = []
-    if team.device.type == "cpu":
+    if is_cpu:
         set_threads()
         keep_memory()
-        has_own = any(isinstance(network, Network) for network in objective.modules())
-        if has_own and kernels.load() is None:
-            news.append(
-                f"No fast kernels, going on with plain torch: {kernels.problem()} (they need g++, or the compiler that CXX names)"
-            )
+    if is_cpu and has_own and not has_kernels:
+        why = f"{kernels.problem()} (they need g++, or the compiler that CXX names)"
+        news.append(f"No fast kernels, going on with plain torch: {why}")
     if config.compile:
         folder = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+        from torch._functorch import config as compiler
+
+        compiler.force_non_lazy_backward_lowering = (
+            True  # what fails then fails in the forward pass, which can be repeated
+        )
         objective.compile()
         news.append(f"Compiling: the first steps take minutes; {folder} keeps the result for the next start.")
     return news
@@ -88,7 +93,8 @@ def is_of_compiler(error: Exception) -> bool:
     """Whether it is the compiler that failed, and not what it compiled."""
     from torch._dynamo.exc import TorchDynamoException  # takes seconds, unless it is there already
 
-    return isinstance(error, TorchDynamoException)
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, TorchDynamoException) or any("/torch/_inductor/" in frame.filename for frame in frames)
 
 
 def stop_compiling(objective: nn.Module) -> None:
