@@ -141,6 +141,11 @@ def test_answers_are_found_across_windows(folder, tmp_path):
     found, _ = answers_of(rows, logits)
     assert {name: texts[0] for name, texts in found.items()} == {each.name: each.answers[0] for each in rows.questions}
     assert all(1 < len(texts) <= NUM_BEST and len(set(texts)) == len(texts) for texts in found.values())
+    third = np.random.default_rng(0).normal(size=(len(logits), 1))
+    _, null_odds = answers_of(rows, np.concatenate([logits, third], 1))
+    for number, question in enumerate(rows.questions):  # the least of what its windows say at [CLS]
+        first_tokens = rows.starts[:-1][rows.question_of == number]
+        assert len(first_tokens) > 1 and null_odds[question.name] == pytest.approx(third[first_tokens].min())
 
 
 def test_mistakes_are_one_line(folder, tmp_path, capsys):

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from tiny_glue import write_tokenizer
 from tiny_tokens import write_squad
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from electrakit.errors import UserError
-from electrakit.evaluate.squad import Questions, read_squad
+from electrakit.evaluate.spans import answers_of
+from electrakit.evaluate.squad import Question, Questions, read_squad
+from electrakit.evaluate.tags import Sentences, encode_tags
 from electrakit.evaluate.token_tasks import TOKEN_TASKS
 from electrakit.evaluate.windows import encode_squad, most_context, span_of, windows_of
 
@@ -98,3 +101,35 @@ def test_long_questions_are_cut_and_too_little_room_is_named(tokenizer, tmp_path
     assert (rows.labels[:, 3] == 32).all()  # [CLS], half of the room, [SEP]
     with pytest.raises(UserError, match="--length 8 leaves no room for a question and a text"):
         encode_squad(examples, tokenizer, 8, True)
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer():
+    """As RoBERTa's: bytes, spaces that belong to the word after them, and two special tokens between texts."""
+    vocabulary = {
+        token: number for number, token in enumerate(["<s>", "<pad>", "</s>", *pre_tokenizers.ByteLevel.alphabet()])
+    }
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", cls_token="<s>", sep_token="</s>")
+
+
+def test_other_tokenizers_frame_two_texts_in_their_own_way(byte_tokenizer):
+    text = "Ein schöner Tag — 日本 war's."
+    question = Question("q", "was?", 0, ("日本",), text.index("日本"))
+    rows = encode_squad(Questions([question], [text]), byte_tokenizer, 128, False)
+    wanted = byte_tokenizer("was?", text)
+    assert rows.ids.tolist() == wanted["input_ids"]
+    assert rows.ids[[0, rows.labels[0, 3] - 1, rows.labels[0, 3] - 2, -1]].tolist() == [0, 2, 2, 2]
+    logits = np.zeros((len(rows.ids), 2))
+    logits[rows.labels[0, 0], 0] = logits[rows.labels[0, 1], 1] = 1
+    assert answers_of(rows, logits)[0]["q"][0] == "日本"
+
+
+def test_words_are_tagged_with_other_tokenizers_too(byte_tokenizer):
+    sentences = Sentences([["schöner", "Tag", "—", "日本"]], [["B-NP", "I-NP", "O", "B-NP"]], ("O", "B-NP", "I-NP"))
+    rows = encode_tags(sentences, byte_tokenizer, 128, False)
+    assert rows.ids.tolist() == byte_tokenizer("schöner Tag — 日本")["input_ids"]
+    assert rows.word_of[rows.word_of >= 0].tolist() == [0, 1, 2, 3]
+    assert rows.labels[rows.word_of >= 0].tolist() == [1, 2, 0, 1]
