@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tiny_glue import write_tokenizer
+from tiny_glue import WORDS, write_tokenizer
 from tiny_tokens import write_squad
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -85,6 +85,20 @@ def test_labels_point_at_the_answer_in_every_window_that_has_it(tokenizer, tmp_p
     assert (num_found > 0).tolist() == [bool(question.answers) for question in examples.questions]
 
 
+def test_an_answer_that_a_window_cuts_is_not_in_it(tokenizer):
+    text = " ".join(WORDS)
+    asked = [
+        Question(f"q{place}", "good", 0, (" ".join(WORDS[place : place + 2]),), 4 * place)
+        for place in range(len(WORDS) - 1)
+    ]
+    rows = encode_squad(Questions(asked, [text]), tokenizer, 20, True)
+    for number, place in enumerate(rows.question_of):
+        start, end, _, first, last = rows.labels[number]
+        begins = rows.first_token[number]
+        is_inside = begins <= place and place + 1 < begins + last - first + 1
+        assert (start, end) == ((place - begins + first, place - begins + first + 1) if is_inside else (0, 0))
+
+
 def test_part_of_a_word_is_the_whole_word_and_spaces_are_not_part_of_an_answer(tokenizer, tmp_path):
     question = questions(tmp_path).questions[0]
     offsets = np.asarray([(0, 3), (4, 7), (8, 11)])
@@ -117,14 +131,14 @@ def byte_tokenizer():
 
 def test_other_tokenizers_frame_two_texts_in_their_own_way(byte_tokenizer):
     text = "Ein schöner Tag — 日本 war's."
-    question = Question("q", "was?", 0, ("日本",), text.index("日本"))
+    question = Question("q", "was?", 0, ("war's.",), text.index("war's."))  # to the last token of the text
     rows = encode_squad(Questions([question], [text]), byte_tokenizer, 128, False)
     wanted = byte_tokenizer("was?", text)
     assert rows.ids.tolist() == wanted["input_ids"]
     assert rows.ids[[0, rows.labels[0, 3] - 1, rows.labels[0, 3] - 2, -1]].tolist() == [0, 2, 2, 2]
     logits = np.zeros((len(rows.ids), 2))
     logits[rows.labels[0, 0], 0] = logits[rows.labels[0, 1], 1] = 1
-    assert answers_of(rows, logits)[0]["q"][0] == "日本"
+    assert answers_of(rows, logits)[0]["q"][0] == "war's."
 
 
 def test_words_are_tagged_with_other_tokenizers_too(byte_tokenizer):
