@@ -44,7 +44,8 @@ def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
             "preset": config.preset,
             "task": in_words(source),
         } | summarise(results)
-        for name in next(each for each in results if each["seed"] == best.seed)["files"]:
+        figures["files"] = next(each for each in results if each["seed"] == best.seed)["files"]
+        for name in figures["files"]:
             if not best.file_path(name).exists():
                 raise UserError(
                     f"{best.file_path(name)} is gone; remove {best.result_path} too, and the run is made again"
