@@ -116,11 +116,11 @@ class TuningConfig:
     lr: float | None = None
     """Learning rate of the head."""
     epochs: float | None = None
-    """By default the task's: 3, and 10 for RTE and STS-B."""
+    """By default the task's: 3, 10 for RTE and STS-B, 2 for SQuAD."""
     batch_size: int | None = None
     """Rows of a step."""
     length: int | None = None
-    """Longest row in tokens; by default 128."""
+    """Longest row in tokens; by default 128, for SQuAD 512 or what the model can."""
     warmup: float | None = None
     """Share of the steps in which the learning rate rises."""
     layer_decay: float | None = None
@@ -151,12 +151,13 @@ class TuningConfig:
         names = {field.name for field in fields(FinetuneSettings)}
         return {name: value for name, value in asdict(self).items() if name in names and value is not None}
 
-    def settings(self, size: Size, task: str, epochs: float, start_from: str | None = None) -> FinetuneSettings:
+    def settings(
+        self, size: Size, task: str, epochs: float, start_from: str | None = None, length: int = 128
+    ) -> FinetuneSettings:
         """The preset's settings for a task, with the changes."""
-        if self.preset in PRESETS:
-            return replace(PRESETS[self.preset](size, task, epochs, start_from), **self.changes())
-        from_file = _from_file(Path(self.preset), task)
-        return replace(paper(size, task, epochs, start_from), **(from_file | self.changes()))
+        from_file = {} if self.preset in PRESETS else _from_file(Path(self.preset), task)
+        preset = PRESETS.get(self.preset, paper)(size, task, epochs, start_from)
+        return replace(preset, **({"length": length} | from_file | self.changes()))
 
     @classmethod
     def of(cls, model: Any, **settings: Any) -> Self:
@@ -227,7 +228,7 @@ class GlueConfig(TuningConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(TuningConfig):
-    """Fine-tune a model on one task: of GLUE, or a TSV, CSV or JSONL file of your own."""
+    """Fine-tune a model on one task: of GLUE, SQuAD, chunking, or a TSV, CSV or JSONL file of your own."""
 
     train: Path | None = None
     """Rows to train on; the first line of .tsv and .csv names the columns."""
@@ -242,9 +243,9 @@ class FinetuneConfig(TuningConfig):
     kind: Kind | None = None
     """By default recognised: numbers with fractions, or many of them, are predicted as numbers."""
     task: str | None = None
-    """A task of GLUE instead of files."""
+    """Instead of files: a task of GLUE, squad, squad2 or chunking."""
     data: str | None = None
-    """GLUE's folder, for --task."""
+    """The folder of GLUE, of SQuAD's files or of CoNLL-2000's, for --task."""
     seeds: int = 1
     """Runs; the best is kept."""
 
@@ -254,9 +255,9 @@ class FinetuneConfig(TuningConfig):
             raise UserError("electra finetune needs MODEL and --out")
         has_files = self.train is not None and self.dev is not None
         if has_files == (self.task is not None):
-            raise UserError("name either --train and --dev, files of your own, or --task and --data, a task of GLUE")
+            raise UserError("name either --train and --dev, files of your own, or --task and --data, a known task")
         if self.task is not None and self.data is None:
-            raise UserError(f"--task {self.task} needs --data, the folder of GLUE")
+            raise UserError(f"--task {self.task} needs --data, the folder of its files")
         if self.seeds < 1:
             raise UserError(f"--seeds must be 1 or more, got {self.seeds}")
         return self

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from tiny_glue import write_glue, write_model
 
 from electrakit.errors import UserError
-from electrakit.evaluate.finetune import collapse_reasons, curve, finetune_job, predict_test
+from electrakit.evaluate.finetune import curve, finetune_job, loss_reasons, one_class_reasons, predict_test
 from electrakit.evaluate.job import Job, Source
 from electrakit.evaluate.tasks import TASKS
 from electrakit.evaluate_config import FinetuneSettings
@@ -103,6 +103,10 @@ def test_a_run_that_learns_nothing_is_recognised(folder, tmp_path):
     assert burnt["collapsed"]
     written = json.loads((tmp_path / "fast" / "stsb" / "seed_1.json").read_text())
     assert (written["score"] is None) == (not math.isfinite(burnt["score"]))
+
+
+def collapse_reasons(task, predictions, labels, losses):
+    return one_class_reasons(task, predictions, labels) + loss_reasons(losses)
 
 
 def test_the_reasons_of_a_collapse():

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ class Classifier(nn.Module):
     `official`: dropout and a linear layer on the state of [CLS], as in google-research/electra, the weights Glorot-uniform.
     `transformers`: the head that transformers has for this family.
     """
+
+    uses_first_state_only = True
 
     def __init__(self, model: Any, head: Head, dropout: float = 0.1) -> None:
         super().__init__()
@@ -58,13 +60,20 @@ class Classifier(nn.Module):
             last.weight.mul_(scale)
             last.bias.mul_(scale)
         self.model.config.electrakit = {"head": self.head, **(notes or {})}
-        unfinished = folder.with_name(folder.name + ".unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        with quiet():
-            self.model.save_pretrained(unfinished)
-            tokenizer.save_pretrained(unfinished)
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
+        save_whole(self.model, tokenizer, folder)
+
+
+def save_whole(model: Any, tokenizer: Any, folder: Path, more: Callable[[Path], None] | None = None) -> None:
+    """A transformers folder that is there whole or not at all; `more` writes what else belongs to it."""
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with quiet():
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+    if more is not None:
+        more(unfinished)
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
 
 
 def load_classifier(

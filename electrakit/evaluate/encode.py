@@ -32,6 +32,11 @@ class Encoded:
     def lengths(self) -> np.ndarray:
         return np.diff(self.starts)
 
+    def targets(self, rows: np.ndarray) -> np.ndarray:
+        """The labels of a batch."""
+        assert self.labels is not None
+        return self.labels[rows]
+
 
 def encode(examples: Examples, tokenizer: Any, length: int, both_orders: bool = False) -> Encoded:
     """Tokenize; what is longer than `length` loses tokens at the end of its longer sentence."""

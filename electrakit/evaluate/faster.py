@@ -1,13 +1,13 @@
 """A classifier and its rows in, the same with less work out: nothing is computed that the scores do not depend on.
 
-- Of the top layer only the state of [CLS] is used, so only that is computed: its keys and values see all tokens, its query and
-  its feed-forward one.
+- Of the top layer only the state of [CLS] is used, unless tokens are predicted, so only that is computed: its keys and values see
+  all tokens, its query and its feed-forward one.
 - Of the word embeddings only the rows of words that occur are used. The others have no gradient, and without weight decay Adam does
   not move them: a table of the words that occur is trained, and put back.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from electrakit.evaluate.classifier import Classifier
 from electrakit.evaluate.encode import Encoded
+from electrakit.evaluate.token_model import TokenModel
 
 LIKE_BERT = (
     "bert",
@@ -31,10 +32,10 @@ MAX_PAD_ID = 1000  # ids up to that of padding keep their numbers: a model may l
 
 @contextmanager
 def less_work(
-    classifier: Classifier, rows: dict[str, Encoded], has_decay: bool, pad_id: int
+    classifier: Classifier | TokenModel, rows: dict[str, Encoded], has_decay: bool, pad_id: int
 ) -> Iterator[dict[str, Encoded]]:
     """The rows to use in here. Afterwards the classifier is whole, with what it has learned."""
-    with first_state_only(classifier.model):
+    with first_state_only(classifier.model) if classifier.uses_first_state_only else nullcontext():
         if has_decay or pad_id > MAX_PAD_ID:
             yield rows
         else:

@@ -3,8 +3,9 @@
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,11 @@ from electrakit.evaluate.files import write_json, write_whole
 from electrakit.evaluate.job import Job, load_rows
 from electrakit.evaluate.metrics import METRICS
 from electrakit.evaluate.optim import build_optimizer, set_lr
+from electrakit.evaluate.scored import Scored
+from electrakit.evaluate.spans import score_spans, span_loss
+from electrakit.evaluate.tags import score_tags, tag_loss
 from electrakit.evaluate.tasks import Task
+from electrakit.evaluate.token_model import TokenModel, load_token_model, open_token_model
 from electrakit.evaluate_config import FinetuneSettings
 
 CURVE_POINTS = 200
@@ -40,9 +45,8 @@ def finetune_job(job: Job) -> dict[str, Any]:
     with alone(job.seed, job.threads):
         device = device_of(job.device)
         tokenizer = load_tokenizer(job.model)
-        classifier, notes = load_classifier(
-            job.start_from or job.model, job.task, job.settings.head, job.settings.dropout
-        )
+        kind = KINDS[job.task.kind]
+        classifier, notes = kind.load(job)
         length = longest(job.settings.length, classifier.model.config, tokenizer)
         train, warnings = load_rows(job.source, "train", job.model, length)
         dev = {}
@@ -57,8 +61,8 @@ def finetune_job(job: Job) -> dict[str, Any]:
             training_seconds = time.perf_counter() - training_started
             logits = {name: evaluate(classifier, rows[name], pad_id, device, job.settings) for name in dev}
         logits = {name: each * job.task.scale for name, each in logits.items()}
-        labels = {name: each.labels for name, each in dev.items() if each.labels is not None}
-        result = describe_result(job, losses, logits, labels) | {
+        scored = kind.score(job.task, dev, logits)
+        result = describe_result(job, losses, scored) | {
             "head": classifier.head,
             "warnings": [*notes, *warnings],
             "num_parameters": sum(each.numel() for each in classifier.parameters()),
@@ -68,20 +72,23 @@ def finetune_job(job: Job) -> dict[str, Any]:
             columns = {"columns": list(job.task.columns), "length": length, "task": job.task.name}
             with mended_by_user(job.out):
                 classifier.save(job.model_path, tokenizer, job.task.scale, columns)
-            if job.settings.precision == "float32":  # else what was scored is rounded, and what is saved is not
-                scored = next(iter(logits.values()))
-                result["warnings"] += compare_saved(classifier, next(iter(dev.values())), scored, pad_id, device)
+            if (
+                isinstance(classifier, Classifier) and job.settings.precision == "float32"
+            ):  # else what was scored is rounded, and what is saved is not
+                first = next(iter(logits.values()))
+                result["warnings"] += compare_saved(classifier, next(iter(dev.values())), first, pad_id, device)
     result["seconds"] = {"training": training_seconds, "all": time.perf_counter() - started}
     with mended_by_user(job.out):
+        for name, content in scored.files.items():
+            write_whole(job.file_path(name), content.encode())
         write_json(job.result_path, result)
     return result
 
 
-def train_model(classifier: Classifier, rows: Encoded, job: Job, pad_id: int, device: torch.device) -> list[float]:
+def train_model(classifier: nn.Module, rows: Encoded, job: Job, pad_id: int, device: torch.device) -> list[float]:
     """The loop: the loss of every step."""
     settings = job.settings
-    assert rows.labels is not None
-    targets = torch.from_numpy(rows.labels / job.task.scale if job.task.is_regression else rows.labels.astype(np.int64))
+    kind = KINDS[job.task.kind]
     num_per_epoch = math.ceil(len(rows) / settings.batch_size)
     num_steps = max(1, round(num_per_epoch * settings.epochs))
     optimizer = build_optimizer(classifier, settings)
@@ -92,7 +99,7 @@ def train_model(classifier: Classifier, rows: Encoded, job: Job, pad_id: int, de
         inputs = collate(rows, batch, pad_id, device)
         with precision(settings, device):
             logits = classifier(**inputs)
-        loss = loss_of(job.task, logits.float(), targets[torch.from_numpy(batch)].to(device))
+        loss = kind.loss(job.task, logits.float(), torch.from_numpy(rows.targets(batch)).to(device))
         loss_mean = loss.mean()
         (loss_mean if settings.loss == "mean" else loss.sum()).backward()
         nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm, foreach=True)
@@ -115,23 +122,29 @@ def batches_of(rows: Encoded, batch_size: int, seed: int, num_steps: int) -> Ite
 def loss_of(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
     """The loss of each row (B)."""
     if task.is_regression:
-        return (logits[:, 0] - targets).square()
-    return nn.functional.cross_entropy(logits, targets, reduction="none")
+        return (logits[:, 0] - targets / task.scale).square()
+    return nn.functional.cross_entropy(logits, targets.long(), reduction="none")
 
 
 @torch.inference_mode()
 def evaluate(
     classifier: nn.Module, rows: Encoded, pad_id: int, device: torch.device, settings: FinetuneSettings
 ) -> np.ndarray:
-    """The logits of all rows (N, labels)."""
+    """The logits of all rows (N, labels), or of all their tokens (tokens, labels)."""
     classifier.eval()
     found: np.ndarray | None = None
     for batch in evaluation_batches(rows.lengths, EVALUATION_TOKENS.get(device.type, EVALUATION_TOKENS["cpu"])):
         with precision(settings, device):
             logits = classifier(**collate(rows, batch, pad_id, device))
         logits = logits.float().cpu().numpy()
-        found = np.empty((len(rows), logits.shape[1]), np.float32) if found is None else found
-        found[batch] = logits
+        if found is None:
+            found = np.empty((len(rows) if logits.ndim == 2 else len(rows.ids), logits.shape[-1]), np.float32)
+        if logits.ndim == 2:
+            found[batch] = logits
+            continue
+        for row, each in zip(batch, logits, strict=True):
+            start, end = rows.starts[row], rows.starts[row + 1]
+            found[start:end] = each[: end - start]
     assert found is not None
     return found
 
@@ -151,18 +164,29 @@ def compare_saved(
     return [f"the logits of the saved model differ by {difference:.3g} from those that were scored"]
 
 
-def describe_result(
-    job: Job, losses: list[float], logits: dict[str, np.ndarray], labels: dict[str, np.ndarray]
-) -> dict[str, Any]:
+def score_rows(task: Task, rows: dict[str, Encoded], logits: dict[str, np.ndarray]) -> Scored:
+    """The scores of what was predicted for each row."""
+    labels = {name: each.labels for name, each in rows.items() if each.labels is not None}
+    predictions = {name: predictions_of(task, each) for name, each in logits.items()}
+    return Scored(
+        is_finite=all(bool(np.isfinite(each).all()) for each in logits.values()),
+        scores={
+            name: {metric: METRICS[metric](labels[name], predictions[name]) for metric in task.metrics}
+            for name in logits
+        },
+        collapsed=one_class_reasons(task, predictions, labels),
+        details={
+            what: {name: np.round(each.astype(float), 5).tolist() for name, each in values.items()}
+            for what, values in {"answers": labels, "predictions": predictions, "logits": logits}.items()
+        },
+    )
+
+
+def describe_result(job: Job, losses: list[float], scored: Scored) -> dict[str, Any]:
     """The scores of a run, and what it takes to see why."""
-    predictions = {name: predictions_of(job.task, each) for name, each in logits.items()}
-    scores = {
-        name: {metric: METRICS[metric](labels[name], predictions[name]) for metric in job.task.metrics}
-        for name in logits
-    }
     metric = job.task.metrics[0]
-    is_number = all(np.isfinite(each).all() for each in logits.values())
-    score = float(np.mean([each[metric] for each in scores.values()])) if is_number else math.nan
+    score = float(np.mean([each[metric] for each in scored.scores.values()])) if scored.is_finite else math.nan
+    kinds = {"sentences": "regression" if job.task.is_regression else "classification"}
     return {
         "identity": job.identity(),
         "task": job.task.name,
@@ -170,17 +194,16 @@ def describe_result(
         "seed": job.seed,
         "model": job.model,
         "start_from": job.start_name or job.start_from,
-        "kind": "regression" if job.task.is_regression else "classification",
+        "kind": kinds.get(job.task.kind, job.task.kind),
         "labels": job.task.labels,
         "metric": metric,
         "score": score,
-        "scores": scores,
-        "collapsed": collapse_reasons(job.task, predictions, labels, losses),
+        "scores": scored.scores,
+        "collapsed": scored.collapsed + loss_reasons(losses),
         "num_steps": len(losses),
         "losses": curve(losses),
-        "answers": {name: np.round(each.astype(float), 5).tolist() for name, each in labels.items()},
-        "predictions": {name: np.round(each.astype(float), 5).tolist() for name, each in predictions.items()},
-        "logits": {name: np.round(each.astype(float), 5).tolist() for name, each in logits.items()},
+        "files": list(scored.files),
+        **scored.details,
     }
 
 
@@ -189,16 +212,20 @@ def predictions_of(task: Task, logits: np.ndarray) -> np.ndarray:
     return logits[:, 0] if task.is_regression else logits.argmax(-1)
 
 
-def collapse_reasons(
-    task: Task, predictions: dict[str, np.ndarray], labels: dict[str, np.ndarray], losses: list[float]
-) -> list[str]:
-    """Why this run has learned nothing; empty if it has."""
+def one_class_reasons(task: Task, predictions: dict[str, np.ndarray], labels: dict[str, np.ndarray]) -> list[str]:
+    """What about the predictions says that nothing was learned; empty if nothing does."""
     reasons = []
     for name, predicted in predictions.items():
         if task.is_regression and np.std(predicted) < 1e-3 * max(1e-9, np.std(labels[name])):
             reasons.append(f"all {name} predictions are {np.mean(predicted):.3g}")
         elif task.labels and len(set(predicted.tolist())) == 1 and len(set(labels[name].tolist())) > 1:
             reasons.append(f"all {name} predictions are {task.labels[int(predicted[0])]!r}")
+    return reasons
+
+
+def loss_reasons(losses: list[float]) -> list[str]:
+    """What about the losses says it."""
+    reasons = []
     tenth = max(1, len(losses) // 10)
     first, last = float(np.mean(losses[:tenth])), float(np.mean(losses[-tenth:]))
     if not math.isfinite(last):
@@ -222,7 +249,7 @@ def predict_test(job: Job) -> dict[str, Any]:
 
     with alone(job.seed, job.threads):
         device, tokenizer = device_of(job.device), load_tokenizer(job.model)
-        classifier = open_classifier(str(job.model_path)).to(device)
+        classifier = KINDS[job.task.kind].open(str(job.model_path), job.task).to(device)
         logits: dict[str, np.ndarray] = {}
         warnings: list[str] = []
         for name in job.source.names_of("test"):
@@ -246,6 +273,31 @@ def open_classifier(place: str) -> Classifier:
             place, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
         )
     return Classifier(model, "transformers").eval()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What differs between tasks that predict something of a row, a span of it, or a tag of each word."""
+
+    load: Callable[[Job], tuple[Classifier | TokenModel, list[str]]]
+    open: Callable[[str, Task], Classifier | TokenModel]
+    loss: Callable[[Task, Tensor, Tensor], Tensor]
+    score: Callable[[Task, dict[str, Any], dict[str, np.ndarray]], Scored]
+
+
+def load_for_rows(job: Job) -> tuple[Classifier, list[str]]:
+    return load_classifier(job.start_from or job.model, job.task, job.settings.head, job.settings.dropout)
+
+
+def load_for_tokens(job: Job) -> tuple[TokenModel, list[str]]:
+    return load_token_model(job.start_from or job.model, job.task)
+
+
+KINDS: dict[str, Kind] = {
+    "sentences": Kind(load_for_rows, lambda place, _: open_classifier(place), loss_of, score_rows),
+    "spans": Kind(load_for_tokens, open_token_model, span_loss, score_spans),
+    "tags": Kind(load_for_tokens, open_token_model, tag_loss, score_tags),
+}
 
 
 def precision(settings: FinetuneSettings, device: torch.device) -> Any:

@@ -1,6 +1,7 @@
 """One model, one task, one seed: what a run is told, where it writes, and how its data is read."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -10,9 +11,16 @@ from electrakit.errors import UserError
 from electrakit.evaluate.encode import Encoded, encode
 from electrakit.evaluate.files import fingerprint, text_fingerprint
 from electrakit.evaluate.own import examples_of, read_table
-from electrakit.evaluate.read import Examples, find_file, has_split, read_split
-from electrakit.evaluate.tasks import Task
+from electrakit.evaluate.read import find_file, has_split, read_split
+from electrakit.evaluate.squad import read_squad
+from electrakit.evaluate.tags import encode_tags, read_chunks
+from electrakit.evaluate.tasks import Split, Task
+from electrakit.evaluate.token_tasks import find_token_file
+from electrakit.evaluate.windows import encode_squad
 from electrakit.evaluate_config import FinetuneSettings
+
+TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
+TOKEN_ENCODERS: dict[str, Callable[[Any, Any, int, bool], Encoded]] = {"spans": encode_squad, "tags": encode_tags}
 
 
 @dataclass(frozen=True)
@@ -30,21 +38,34 @@ class Source:
         names = self.task.names_of(kind)
         if kind == "dev":
             return names
+        if self.task.kind != "sentences":  # a test file that stands in for a dev file is no test
+            dev = {self._path(name) for name in self.names_of("dev")}
+            return tuple(name for name in names if self._path(name) not in {None, *dev})
         return tuple(name for name in names if has_split(self.data, self.task, self.task.split(name)))
 
-    def read(self, name: str) -> Examples:
+    def _path(self, name: str) -> Path | None:
+        assert self.data is not None
+        split = self.task.split(name)
+        if self.task.kind != "sentences":
+            return find_token_file(self.data, self.task, split)
+        return find_file(Path(self.data), self.task, split)
+
+    def read(self, name: str) -> Any:
+        """Sentences and labels, questions and texts, or words and tags: by the kind of the task."""
         if self.data is None:
             return examples_of(read_table(Path(dict(self.files)[name])), self.task, needs_labels=name != "test")
+        if self.task.kind != "sentences":
+            return TOKEN_READERS[self.task.kind](self.data, self.task, self.task.split(name))
         return read_split(self.data, self.task, self.task.split(name))
 
     def fingerprint(self, kind: Literal["labelled", "test"]) -> str:
         """Of the files: others are another result."""
         if self.data is None:
             return fingerprint(Path(path) for name, path in self.files if (name == "test") == (kind == "test"))
-        if self.data.startswith("hf:"):
+        if self.data.startswith("hf:") and self.task.kind == "sentences":
             return self.data
         names = self.task.names_of("test") if kind == "test" else ("train", *self.task.names_of("dev"))
-        paths = [find_file(Path(self.data), self.task, self.task.split(name)) for name in names]
+        paths = [self._path(name) for name in names]
         return fingerprint(path for path in paths if path is not None)
 
 
@@ -83,6 +104,10 @@ class Job:
     @property
     def test_path(self) -> Path:
         return self.out / f"seed_{self.seed}.test.safetensors"
+
+    def file_path(self, name: str) -> Path:
+        """Of predictions in the format of others."""
+        return self.out / f"seed_{self.seed}.{name}"
 
     def describe(self) -> str:
         return f"{self.task.title}, seed {self.seed}"
@@ -161,6 +186,7 @@ def load_rows(source: Source, name: str, model: str, length: int) -> tuple[Encod
     """A split's rows as ids, and what there is to say about it; kept for the next seed."""
     from electrakit.evaluate.classifier import load_tokenizer
 
-    examples = source.read(name)
-    both_orders = name == "train" and source.task.both_orders
-    return encode(examples, load_tokenizer(model), length, both_orders), examples.warnings
+    examples, tokenizer, is_training = source.read(name), load_tokenizer(model), name == "train"
+    if source.task.kind != "sentences":
+        return TOKEN_ENCODERS[source.task.kind](examples, tokenizer, length, is_training), examples.warnings
+    return encode(examples, tokenizer, length, is_training and source.task.both_orders), examples.warnings

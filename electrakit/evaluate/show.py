@@ -60,7 +60,8 @@ def show_finetune(settings: dict[str, Any]) -> None:
         screen.print(f"{split}: {said} (the best run)", markup=False)
     for note in notes_of(figures):
         screen.print(note.replace("**", ""), markup=False, soft_wrap=True)
-    screen.print(f"{settings['out']}: model/, results.json", markup=False, soft_wrap=True)
+    written = ", ".join(["model/", "results.json", *figures["files"]])
+    screen.print(f"{settings['out']}: {written}", markup=False, soft_wrap=True)
 
 
 def show_predict(settings: dict[str, Any]) -> None:

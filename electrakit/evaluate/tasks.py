@@ -1,7 +1,9 @@
 """GLUE as a table: where each task's files are, what stands in them, how it is trained, scored and submitted."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from electrakit.errors import UserError
 
@@ -77,6 +79,12 @@ class Task:
     hf_labels: tuple[str, ...] = ()
     """Our labels in the order of its numbers there, if not our order."""
     downloads: tuple[Download, ...] = ()
+    kind: Literal["sentences", "spans", "tags"] = "sentences"
+    """What is predicted: something of whole rows, a span of a row's tokens, a tag of each of its words."""
+    length: int = 128
+    """Longest row in tokens, if the model can."""
+    may_be_unanswerable: bool = False
+    """Of spans: a row may have none."""
 
     def split(self, name: str) -> Split:
         return next(split for split in self.splits if split.name == name)
@@ -259,9 +267,10 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def find_task(name: str) -> Task:
-    """The task of this name, in any spelling."""
-    for task in TASKS.values():
+def find_task(name: str, more: Iterable[Task] = ()) -> Task:
+    """The task of this name, in any spelling: of GLUE, or one of some more."""
+    tasks = (*TASKS.values(), *more)
+    for task in tasks:
         if plain(name) in {plain(one) for one in (task.name, task.title, *task.folders)}:
             return task
-    raise UserError(f"unknown task {name!r}; there are {', '.join(TASKS)}")
+    raise UserError(f"unknown task {name!r}; there are {', '.join(task.name for task in tasks)}")

@@ -1,5 +1,6 @@
-"""A model and one task in, the fine-tuned model out: a task of GLUE, or files of one's own."""
+"""A model and one task in, the fine-tuned model out: a task of GLUE, SQuAD, chunking, or files of one's own."""
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -11,12 +12,14 @@ import numpy as np
 from electrakit.errors import UserError, mended_by_user
 from electrakit.evaluate.files import write_json, write_whole
 from electrakit.evaluate.glue import best_job, clean_up, model_size, num_cores, run_all, runners, with_model
-from electrakit.evaluate.job import Job, Source
+from electrakit.evaluate.job import Job, Source, load_rows
 from electrakit.evaluate.metrics import METRICS
 from electrakit.evaluate.own import read_table, recognise
 from electrakit.evaluate.results import summarise
 from electrakit.evaluate.submission import lines_of
-from electrakit.evaluate.tasks import find_task
+from electrakit.evaluate.tags import with_labels
+from electrakit.evaluate.tasks import Task, find_task
+from electrakit.evaluate.token_tasks import TOKEN_TASKS
 from electrakit.evaluate_config import FinetuneConfig
 from electrakit.progress import console
 
@@ -25,7 +28,7 @@ def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
     """Fine-tune `model`: `finetune("hf/mine", train="train.tsv", dev="dev.tsv", out="runs/mine/my-task")`.
 
     Settings are those of FinetuneConfig. The best run's model is `out/model`; the predictions for a test file are
-    `out/test.tsv`. Returns what is in `out/results.json`.
+    `out/test.tsv`, SQuAD's are `out/predictions.json`. Returns what is in `out/results.json`.
     """
     config = FinetuneConfig.of(model, **settings)
     assert config.model is not None and config.out is not None
@@ -41,6 +44,13 @@ def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
             "preset": config.preset,
             "task": in_words(source),
         } | summarise(results)
+        figures["files"] = next(each for each in results if each["seed"] == best.seed)["files"]
+        for name in figures["files"]:
+            if not best.file_path(name).exists():
+                raise UserError(
+                    f"{best.file_path(name)} is gone; remove {best.result_path} too, and the run is made again"
+                )
+            write_whole(config.out / name, best.file_path(name).read_bytes())
         if source.names_of("test"):
             if not best.has_test():
                 from electrakit.evaluate.finetune import predict_test
@@ -58,7 +68,9 @@ def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
 
 def source_of(config: FinetuneConfig) -> Source:
     if config.task is not None:
-        return Source(find_task(config.task), config.data)
+        assert config.data is not None
+        task = find_task(config.task, TOKEN_TASKS.values())
+        return Source(with_labels(config.data, task) if task.kind == "tags" else task, config.data)
     assert config.train is not None and config.out is not None
     task = recognise(read_table(config.train), config.text, config.label, config.kind, plain_name(config.out))
     named = {"train": config.train, "dev": config.dev, "test": config.test}
@@ -72,6 +84,10 @@ def plain_name(out: Path) -> str:
 def in_words(source: Source) -> str:
     """What was recognised, for the user to see."""
     task = source.task
+    if task.kind == "spans":
+        return f"spans: the answer to a question in a text{', or that it has none' if task.may_be_unanswerable else ''}"
+    if task.kind == "tags":
+        return f"tags: {len(task.labels or ())} tags of words: {', '.join(task.labels or ())}"
     if task.labels is None:
         what = f"regression: numbers of {task.label!r}, divided by {task.scale:g} while training"
     else:
@@ -83,7 +99,7 @@ def in_words(source: Source) -> str:
 def jobs_of(config: FinetuneConfig, source: Source) -> list[Job]:
     assert config.model is not None and config.out is not None
     task = source.task
-    settings = config.settings(model_size(config.model), task.name, task.epochs)
+    settings = config.settings(model_size(config.model), task.name, task.epochs, length=length_for(config.model, task))
     threads = config.threads or (num_cores() if config.seeds == 1 else 1)
     return [
         Job(config.model, source, seed, settings, config.out, device=config.device, threads=threads)
@@ -91,12 +107,33 @@ def jobs_of(config: FinetuneConfig, source: Source) -> list[Job]:
     ]
 
 
+def length_for(model: str, task: Task) -> int:
+    """Of SQuAD's windows: the task's, or as many tokens as the model has positions for."""
+    if task.kind == "sentences":
+        return task.length
+    import transformers
+
+    from electrakit.evaluate.classifier import load_tokenizer, quiet, readable
+    from electrakit.evaluate.encode import num_positions
+
+    with quiet(), readable(model):
+        config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False)
+    return min(task.length, num_positions(config, load_tokenizer(model)))
+
+
 def write_predictions(job: Job, out: Path) -> dict[str, Any]:
     """The test predictions as a table, and their score if the file has labels."""
     from safetensors.numpy import load_file
 
-    from electrakit.evaluate.finetune import predictions_of
+    from electrakit.evaluate.finetune import KINDS, predictions_of
 
+    if job.task.kind != "sentences":
+        found = load_file(job.test_path)
+        rows = {name: load_rows(job.source, name, job.model, job.settings.length)[0] for name in found}
+        scored = KINDS[job.task.kind].score(job.task, rows, found)
+        for name, content in scored.files.items():
+            write_whole(out / name, content.encode())
+        return scored.scores
     scores: dict[str, Any] = {}
     for split, logits in load_file(job.test_path).items():
         name = f"{split}.tsv" if job.source.data is None else job.task.split(split).submission or f"{split}.tsv"
@@ -138,9 +175,9 @@ def predict(
     from electrakit.evaluate.encode import encode, num_positions
     from electrakit.evaluate.finetune import device_of, evaluate, open_classifier
     from electrakit.evaluate.own import TEXT_COLUMNS, examples_of
-    from electrakit.evaluate.tasks import Task
     from electrakit.evaluate_config import FinetuneSettings
 
+    require_classifier(str(model))
     classifier, tokenizer = open_classifier(str(model)), load_tokenizer(str(model))
     config = classifier.model.config
     notes = getattr(config, "electrakit", {})
@@ -165,6 +202,21 @@ def predict(
         lines += ["\t".join([str(index), *map(str, row.values())]) for index, row in enumerate(found)]
         write_whole(Path(out), ("\n".join(lines) + "\n").encode())
     return found
+
+
+def require_classifier(model: str) -> None:
+    """A model of spans or tags would open as a classifier with a head of random numbers."""
+    try:
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # whoever opens it says what is wrong
+    kinds = [
+        name
+        for name in config.get("architectures") or []
+        if name.endswith(("ForQuestionAnswering", "ForTokenClassification"))
+    ]
+    if kinds:
+        raise UserError(f"{model!r} is a {kinds[0]}, and electra predict labels whole rows; open it with transformers")
 
 
 def _said(labels: tuple[str, ...] | None, logits: np.ndarray) -> dict[str, Any]:

@@ -1,0 +1,169 @@
+"""Spans: the loss, the best answers, and a tiny model that learns the questions of SQuAD."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tiny_glue import write_model
+from tiny_tokens import write_squad
+
+import electrakit as ek
+from electrakit.cli import main
+from electrakit.errors import UserError
+from electrakit.evaluate.classifier import load_tokenizer
+from electrakit.evaluate.finetune import evaluate
+from electrakit.evaluate.spans import MAX_ANSWER, NUM_BEST, answers_of, best_spans, span_loss
+from electrakit.evaluate.squad import read_squad
+from electrakit.evaluate.squad_metrics import first_scores, second_scores
+from electrakit.evaluate.token_model import open_token_model
+from electrakit.evaluate.token_tasks import TOKEN_TASKS
+from electrakit.evaluate.windows import encode_squad
+from electrakit.evaluate_config import FinetuneSettings
+
+FAST = {"epochs": 60, "batch_size": 8, "lr": 5e-3, "layer_decay": 1.0, "device": "cpu", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("spans")
+    sizes = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    write_model(folder / "electra", **sizes)
+    write_model(folder / "bert", "bert", **sizes)
+    write_squad(folder / "first")
+    write_squad(folder / "second", is_second=True)
+    return folder
+
+
+def test_the_loss_is_that_of_the_two_ends_among_the_tokens_of_the_text():
+    logits = torch.randn(2, 9, 3, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([[4, 5, 0, 3, 7], [0, 0, 1, 4, 5]])
+    found = span_loss(TOKEN_TASKS["squad2"], logits, targets)
+    for row, possible in enumerate(([0, 3, 4, 5, 6, 7], [0, 4, 5])):
+        wanted = 0.0
+        for end in (0, 1):
+            wanted -= torch.log_softmax(logits[row, possible, end], 0)[possible.index(targets[row, end])] / 2
+        plain = span_loss(TOKEN_TASKS["squad"], logits[..., :2], targets)[row]
+        assert plain == pytest.approx(float(wanted), rel=1e-5)
+        chance = torch.sigmoid(logits[row, 0, 2])
+        wanted -= 0.5 * torch.log(chance if targets[row, 2] else 1 - chance)
+        assert found[row] == pytest.approx(float(wanted), rel=1e-5)
+
+
+def test_the_loss_has_gradients_that_are_numbers():
+    logits = torch.randn(1, 6, 3, requires_grad=True)
+    span_loss(TOKEN_TASKS["squad2"], logits, torch.tensor([[3, 3, 0, 2, 4]])).sum().backward()
+    assert torch.isfinite(logits.grad).all()
+    assert (logits.grad[0, [1, 5]] == 0).all()
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 15, 90])
+def test_the_best_spans_are_those_of_all_pairs(num_tokens):
+    random = np.random.default_rng(num_tokens)
+    logits, can_start = random.normal(size=(num_tokens, 2)), random.random(num_tokens) < 0.7
+    best = [set(np.argsort(-logits[:, end])[:NUM_BEST].tolist()) for end in (0, 1)]
+    wanted = {
+        (start, end): logits[start, 0] + logits[end, 1]
+        for start in best[0]
+        for end in best[1]
+        if start <= end < start + MAX_ANSWER and can_start[start]
+    }
+    assert {(start, end): score for score, start, end in best_spans(logits, can_start)} == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("model", ["electra", "bert"])
+def test_a_tiny_model_learns_the_answers(folder, tmp_path, model):
+    figures = ek.finetune(folder / model, task="squad", data=folder / "first", out=tmp_path / "out", **FAST)
+    assert figures["medians"]["dev"] == {"exact": 1.0, "f1": 1.0}
+    assert figures["settings"]["length"] == 64  # what the model can
+    predicted = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    task = TOKEN_TASKS["squad"]
+    questions = read_squad(str(folder / "first"), task, task.split("dev")).questions
+    assert predicted == {question.name: question.answers[0] for question in questions}
+    again = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out" / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "model")
+    examples = read_squad(str(folder / "first"), task, task.split("dev"))
+    inputs = tokenizer(examples.questions[0].text, examples.contexts[0], return_tensors="pt")
+    with torch.no_grad():
+        output = again(**inputs)
+    span = inputs["input_ids"][0, output.start_logits.argmax() : output.end_logits.argmax() + 1]
+    assert tokenizer.decode(span) == examples.questions[0].answers[0]
+
+
+def test_a_tiny_model_learns_which_questions_have_no_answer(folder, tmp_path):
+    out = tmp_path / "out"
+    figures = ek.finetune(folder / "electra", task="SQuAD 2.0", data=folder / "second", out=out, **FAST)
+    assert figures["medians"]["dev"] == dict.fromkeys(figures["medians"]["dev"], 1.0)
+    task = TOKEN_TASKS["squad2"]
+    examples = read_squad(str(folder / "second"), task, task.split("dev"))
+    answers = {question.name: question.answers for question in examples.questions}
+    files = {name: json.loads((out / f"{name}.json").read_text()) for name in ("predictions", "answers", "null_odds")}
+    assert files["predictions"] == {name: each[0] if each else "" for name, each in answers.items()}
+    assert all(files["answers"].values())
+    assert first_scores({name: each or [""] for name, each in answers.items()}, files["predictions"])["exact"] == 1.0
+    assert second_scores(answers, files["answers"], files["null_odds"])[0]["best_f1"] == 1.0
+    # opened again it says the same, with its file beside it
+    model, tokenizer = open_token_model(str(out / "model"), task), load_tokenizer(str(out / "model"))
+    rows = encode_squad(examples, tokenizer, 64, False)
+    logits = evaluate(model, rows, tokenizer.pad_token_id, torch.device("cpu"), FinetuneSettings())
+    _, null_odds = answers_of(rows, logits)
+    assert null_odds == pytest.approx(files["null_odds"], abs=1e-3)
+    plain = transformers.AutoModelForQuestionAnswering.from_pretrained(out / "model")
+    known = tokenizer(examples.questions[0].text, examples.contexts[0], return_tensors="pt")
+    with torch.no_grad():
+        np.testing.assert_allclose(
+            plain(**known).start_logits[0], logits[: rows.starts[1], 0], atol=1e-3
+        )  # the first row
+
+
+def test_the_threshold_of_a_bad_model_is_searched(folder, tmp_path):
+    settings = {**FAST, "epochs": 1, "seeds": 2, "workers": 1}
+    figures = ek.finetune(folder / "bert", task="squad2", data=folder / "second", out=tmp_path, **settings)
+    scores = figures["medians"]["dev"]
+    assert scores["best_f1"] >= max(scores["f1"] - 1e-9, 4 / 12)  # a third has no answer
+    result = json.loads((tmp_path / "seed_1.json").read_text())
+    assert result["kind"] == "spans" and "logits" not in result
+    assert result["files"] == ["answers.json", "null_odds.json", "predictions.json"]
+    assert (tmp_path / "seed_2.predictions.json").exists() and "dev" in result["threshold"]
+
+
+def test_answers_are_found_across_windows(folder, tmp_path):
+    """The logits say it: the right span in its windows, and less likely ones elsewhere."""
+    task = TOKEN_TASKS["squad"]
+    data = str(write_squad(tmp_path, num_words=150))
+    rows = encode_squad(read_squad(data, task, task.split("dev")), load_tokenizer(str(folder / "bert")), 40, False)
+    logits = np.zeros((len(rows.ids), 2), np.float32)
+    for number in range(len(rows)):
+        start, end = rows.labels[number, :2]
+        logits[rows.starts[number] + start, 0] = logits[rows.starts[number] + end, 1] = 5
+    found, _ = answers_of(rows, logits)
+    assert {name: texts[0] for name, texts in found.items()} == {each.name: each.answers[0] for each in rows.questions}
+    assert all(1 < len(texts) <= NUM_BEST and len(set(texts)) == len(texts) for texts in found.values())
+    third = np.random.default_rng(0).normal(size=(len(logits), 1))
+    _, null_odds = answers_of(rows, np.concatenate([logits, third], 1))
+    for number, question in enumerate(rows.questions):  # the least of what its windows say at [CLS]
+        first_tokens = rows.starts[:-1][rows.question_of == number]
+        assert len(first_tokens) > 1 and null_odds[question.name] == pytest.approx(third[first_tokens].min())
+
+
+def test_mistakes_are_one_line(folder, tmp_path, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    arguments = ["finetune", str(folder / "bert"), "--task", "squad", "--data", str(folder / "second")]
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--out", str(tmp_path / "out")])
+    signal.signal(signal.SIGTERM, before)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "SQuAD 1.1 has no train-v1.1.json or train.json in" in said
+    with pytest.raises(UserError, match=r"unknown task 'squat'; there are cola, .*, squad, squad2, chunking"):
+        ek.finetune(folder / "bert", task="squat", data=folder / "first", out=tmp_path / "x")
+    with pytest.raises(UserError, match="unknown task 'squad'; there are cola"):
+        ek.glue(folder / "bert", tasks="squad", data=folder / "first", out=tmp_path / "x")
+
+
+def test_a_model_of_spans_is_not_taken_for_a_classifier(folder, tmp_path):
+    ek.finetune(folder / "bert", task="squad", data=folder / "first", out=tmp_path / "out", **{**FAST, "epochs": 1})
+    with pytest.raises(UserError, match="is a BertForQuestionAnswering, and electra predict labels whole rows"):
+        ek.predict(tmp_path / "out" / "model", folder / "first" / "dev-v1.1.json")
