@@ -55,7 +55,7 @@ def test_failures_come_back_as_they_do_without_ray(cluster, tmp_path):
     with RayWorkers(1) as workers:
         with pytest.raises(RuntimeError, match=r"(?s)failed while working on its task:.*invalid literal.*'x'"):
             list(workers.map(int, ["1", "x"]))
-        with pytest.raises(UserError, match="nothing.tsv"):
+        with pytest.raises(UserError, match=r"nothing\.tsv"):
             list(workers.map(read_table, [tmp_path / "nothing.tsv"]))
         with pytest.raises(RuntimeError, match=r"(?s)a worker process failed.*pickle"):
             list(workers.map(open, ["/dev/null"]))

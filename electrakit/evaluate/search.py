@@ -158,8 +158,10 @@ def run_round(run: Run, study: Any, config: SearchConfig, first: Sequence[Job], 
                         pruned.add(each.number)
     for each in trials:
         figures = summarise(results[each.number])
-        state = optuna.trial.TrialState.PRUNED if each.number in pruned else optuna.trial.TrialState.COMPLETE
-        study.tell(each.number, figures["median"], state=state)
+        if each.number in pruned:
+            study.tell(each.number, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(each.number, figures["median"])
         tried = ", ".join(f"{name} {value:.3g}" for name, value in each.params.items())
         end = "; no more seeds" if each.number in pruned else ""
         end += "; collapsed" if figures["collapsed"] else ""
