@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from electrakit.doctor import examine as examine
     from electrakit.errors import UserError as UserError
     from electrakit.evaluate.glue import glue as glue
+    from electrakit.evaluate.search import search as search
     from electrakit.evaluate.tune import finetune as finetune
     from electrakit.evaluate.tune import predict as predict
     from electrakit.model.build import build as build
@@ -54,6 +55,7 @@ _HOMES = {
     "prepare": "electrakit.data.shards",
     "presets": "electrakit.presets",
     "pretrain": "electrakit.train.loop",
+    "search": "electrakit.evaluate.search",
     "tie": "electrakit.model.tie",
     "to_transformers": "electrakit.model.weights",
     "train_tokenizer": "electrakit.data.tokenizer",

@@ -77,6 +77,7 @@ def _parse(arguments: Sequence[str]) -> Any:
         TokenizerConfig,
     )
     from electrakit.evaluate_config import FinetuneConfig, GlueConfig, PredictConfig
+    from electrakit.search_config import SearchConfig
 
     verb = (
         Annotated[DemoConfig, tyro.conf.subcommand("demo")]
@@ -88,6 +89,7 @@ def _parse(arguments: Sequence[str]) -> Any:
         | Annotated[FinetuneConfig, tyro.conf.subcommand("finetune")]
         | Annotated[PredictConfig, tyro.conf.subcommand("predict")]
         | Annotated[GlueConfig, tyro.conf.subcommand("glue")]
+        | Annotated[SearchConfig, tyro.conf.subcommand("search")]
     )
     return tyro.cli(
         verb,
@@ -102,6 +104,7 @@ def _run(config: Any) -> int:
     import electrakit
     from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, TokenizerConfig
     from electrakit.evaluate_config import FinetuneConfig, GlueConfig, PredictConfig
+    from electrakit.search_config import SearchConfig
 
     settings = {entry.name: getattr(config, entry.name) for entry in fields(config)}
     if isinstance(config, DemoConfig):
@@ -124,8 +127,8 @@ def _run(config: Any) -> int:
 
         return print_findings(electrakit.examine(**settings))
     elif isinstance(config, GlueConfig | FinetuneConfig | PredictConfig):
-        from electrakit.evaluate.show import show_finetune, show_glue, show_predict
+        from electrakit.evaluate.show import show_finetune, show_glue, show_predict, show_search
 
-        show = {GlueConfig: show_glue, FinetuneConfig: show_finetune, PredictConfig: show_predict}[type(config)]
-        show(settings)
+        show = {GlueConfig: show_glue, FinetuneConfig: show_finetune, PredictConfig: show_predict}
+        (show | {SearchConfig: show_search})[type(config)](settings)
     return 0

@@ -14,6 +14,7 @@ from electrakit.errors import UserError
 
 Source = Literal["text", "jsonl", "parquet", "wikipedia", "wikiextractor", "gutenberg", "openwebtext"]
 Splitting = Literal["blank", "file", "line"]
+Engine = Literal["local", "ray"]
 RowStyle = Literal["full", "official", "crude"]
 
 
@@ -39,6 +40,8 @@ class CorpusConfig:
     """Stop after this many documents."""
     workers: int | None = None
     """Number of processes; by default one for each core. The output does not depend on it."""
+    engine: Engine = "local"
+    """Where they run: on this machine, or on a Ray cluster (RAY_ADDRESS) that sees the same files. Nor does it on this."""
 
     def checked(self) -> Self:
         """Itself, if the settings make sense; else a UserError that says which does not."""
@@ -75,8 +78,8 @@ class CorpusConfig:
         return cls(inputs=tuple(map(str, inputs)), **settings).checked()
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide the result: all but the number of workers and where it is written."""
-        return {name: value for name, value in asdict(self).items() if name not in ("workers", "out")}
+        """The settings that decide the result: all but who does the work and where it is written."""
+        return {name: value for name, value in asdict(self).items() if name not in ("workers", "engine", "out")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +214,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+        return isinstance(value, tuple) and all(_fits(one, get_args(hint)[0]) for one in value)
     if get_args(hint):  # a union
         return any(_fits(value, one) for one in get_args(hint))
     if hint is float:
@@ -223,7 +226,7 @@ def _in_words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
     if get_origin(hint) is tuple:
-        return "a tuple of strings"
+        return f"a tuple of {({str: 'strings', int: 'whole numbers'}).get(get_args(hint)[0], 'numbers')}"
     if get_args(hint):
         return " or ".join(_in_words(one) for one in get_args(hint))
     names = {int: "a whole number", float: "a number", bool: "True or False", str: "a string", Path: "a path"}

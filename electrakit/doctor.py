@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.padding import Padding
 
-from electrakit.config import DoctorConfig, Source, Splitting
+from electrakit.config import DoctorConfig, Engine, Source, Splitting
 from electrakit.data.batches import PREPARE_AGAIN, Batches, read_manifest
 from electrakit.data.corpus import Seen, Selection, harvest, print_notes, require_documents
 from electrakit.data.files import Notes
@@ -210,6 +210,7 @@ def examine(
     dedupe: bool = False,
     limit: int | None = None,
     workers: int | None = None,
+    engine: Engine = "local",
 ) -> Examination:
     """Measure a corpus, or a folder of shards, and look for what ruins runs; DoctorConfig explains the settings."""
     return _examine(DoctorConfig.of(**locals()))

@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 
 TASKS_AHEAD = 2  # tasks given to one worker at a time: one to work on, one waiting so that it never idles
 WORKER = "ELECTRAKIT_WORKER"  # in its environment a worker finds which one it is: it may have a GPU of its own
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGBUS]
 
 
@@ -119,12 +120,15 @@ class Workers:
         ticket = self._next_ticket
         self._next_ticket += 1
         self._descriptions[ticket] = description
-        try:
-            self._connections[worker].send((ticket, pickle.dumps((function, item))))
-        except (BrokenPipeError, ConnectionResetError):
-            self._lost(worker)
+        self._send(worker, ticket, pickle.dumps((function, item)))
         self._given[worker].append(ticket)
         return ticket
+
+    def _send(self, worker: int, ticket: int, task: bytes) -> None:
+        try:
+            self._connections[worker].send((ticket, task))
+        except (BrokenPipeError, ConnectionResetError):
+            self._lost(worker)
 
     def _take(self, ticket: int) -> Any:
         while ticket not in self._results:
@@ -180,20 +184,25 @@ def _serve(connection: Connection, number: int) -> None:
     threading.Thread(target=receive, daemon=True).start()
     while True:
         ticket, task = tasks.get()
+        answer = perform(task)
         try:
-            # Here, not while receiving: what cannot be loaded is this task's failure.
-            function, item = pickle.loads(task)
-            answer = ticket, True, function(item)
-        except UserError as error:
-            answer = ticket, False, error
-        except Exception:
-            answer = ticket, False, traceback.format_exc()
-        try:
-            connection.send(answer)
+            connection.send((ticket, *answer))
         except OSError:
             os._exit(0)
         except Exception:  # the result cannot be sent
             connection.send((ticket, False, traceback.format_exc()))
+
+
+def perform(task: bytes) -> tuple[bool, Any]:
+    """Do a task: whether it went well, and its result or what went wrong."""
+    try:
+        # Here, not while receiving: what cannot be loaded is this task's failure.
+        function, item = pickle.loads(task)
+        return True, function(item)
+    except UserError as error:
+        return False, error
+    except Exception:
+        return False, traceback.format_exc()
 
 
 @contextlib.contextmanager
@@ -229,9 +238,8 @@ def _hidden_main() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet_threads() -> Iterator[None]:
     """One thread in each worker: the processes are the parallelism."""
-    wanted = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
     try:
         yield
     finally:

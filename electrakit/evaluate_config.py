@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from tyro.conf import Positional, arg
 
-from electrakit.config import check_types
+from electrakit.config import Engine, check_types
 from electrakit.errors import UserError
 
 Head = Literal["official", "transformers"]
@@ -17,6 +17,7 @@ Precision = Literal["float32", "bfloat16"]
 Size = Literal["small", "base", "large"]
 Start = Literal["mnli", "model"]
 Kind = Literal["classification", "regression"]
+BEST = "best.json"  # the settings that a search has found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +107,11 @@ class TuningConfig:
     out: Path | None = None
     """Folder to write. Finished runs in it are not run again."""
     preset: str = "paper"
-    """`paper`, `official`, `lmtuners`, or a JSON file of settings."""
+    """`paper`, `official`, `lmtuners`, a JSON file of settings such as `electra search` writes, or a folder of searches."""
     workers: int | None = None
     """Runs at the same time; by default one for each GPU, or core. The result does not depend on it."""
+    engine: Engine = "local"
+    """Where they run: on this machine, or on a Ray cluster (RAY_ADDRESS) that sees the same files. Nor does it on this."""
     threads: int | None = None
     """Of each run on a CPU; by default 1, and for a single run all cores. Another number may round differently."""
     device: str | None = None
@@ -141,7 +144,7 @@ class TuningConfig:
             raise UserError(f"--workers must be 1 or more, got {self.workers}")
         if self.threads is not None and self.threads < 1:
             raise UserError(f"--threads must be 1 or more, got {self.threads}")
-        if self.preset not in PRESETS and not Path(self.preset).is_file():
+        if self.preset not in PRESETS and not files_of(self.preset):
             raise UserError(f"unknown preset {self.preset!r}; there are {', '.join(PRESETS)}, or name a JSON file")
         FinetuneSettings(**self.changes())
         return self
@@ -155,9 +158,13 @@ class TuningConfig:
         self, size: Size, task: str, epochs: float, start_from: str | None = None, length: int = 128
     ) -> FinetuneSettings:
         """The preset's settings for a task, with the changes."""
-        from_file = {} if self.preset in PRESETS else _from_file(Path(self.preset), task)
-        preset = PRESETS.get(self.preset, paper)(size, task, epochs, start_from)
-        return replace(preset, **({"length": length} | from_file | self.changes()))
+        if self.preset in PRESETS:
+            preset = PRESETS[self.preset](size, task, epochs, start_from)
+            return replace(preset, **({"length": length} | self.changes()))
+        found: dict[str, Any] = {"length": length}
+        for path in files_of(self.preset):
+            found |= _from_file(path, task)
+        return replace(paper(size, task, epochs, start_from), **(found | self.changes()))
 
     @classmethod
     def of(cls, model: Any, **settings: Any) -> Self:
@@ -175,6 +182,14 @@ class TuningConfig:
         if unknown:
             raise UserError(f"there is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
         return cls(model=None if model is None else str(model), **settings).checked()
+
+
+def files_of(preset: str) -> list[Path]:
+    """A file of settings; or a folder with one, or with those of several searches, one for each task."""
+    path = Path(preset)
+    if path.is_dir():
+        return [path / BEST] if (path / BEST).is_file() else sorted(path.glob(f"*/{BEST}"))
+    return [path] if path.is_file() else []
 
 
 def _from_file(path: Path, task: str) -> dict[str, Any]:

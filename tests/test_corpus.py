@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from electrakit import engines
 from electrakit.config import CorpusConfig
-from electrakit.data import corpus
 from electrakit.data.corpus import Harvest, Selection, harvest, print_notes, require_documents
 from electrakit.data.files import Notes
 from electrakit.data.sources import Document, find_inputs
@@ -128,12 +128,12 @@ def test_notes_with_brackets_are_printed_as_they_are():
 def num_started(monkeypatch, tmp_path, **settings) -> int:
     started = []
 
-    class Counted(corpus.Workers):
-        def __init__(self, num_workers):
+    class Counted(engines.Workers):
+        def __init__(self, num_workers, tasks_ahead):
             started.append(num_workers)
-            super().__init__(min(2, num_workers))
+            super().__init__(min(2, num_workers), tasks_ahead)
 
-    monkeypatch.setattr(corpus, "Workers", Counted)
+    monkeypatch.setattr(engines, "Workers", Counted)
     monkeypatch.setattr(CorpusConfig, "num_workers", property(lambda config: config.workers or 64))
     config = CorpusConfig(inputs=(str(tmp_path),), **settings)
     list(harvest(config, find_inputs(config, Notes()), first_lines, "reading"))

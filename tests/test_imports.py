@@ -10,7 +10,14 @@ import pytest
 import electrakit
 
 PACKAGE = Path(electrakit.__file__).parent
-BASE = {"electrakit", "electrakit.config", "electrakit.errors", "electrakit.engine", "electrakit.progress"}
+BASE = {
+    "electrakit",
+    "electrakit.config",
+    "electrakit.errors",
+    "electrakit.engine",
+    "electrakit.engines",
+    "electrakit.progress",
+}
 SETTINGS = {"electrakit.errors", "electrakit.network_config", "electrakit.pretrain_config"}
 
 # A module (by its longest prefix here) may import these and what stands below them, and nothing else of the package.
@@ -19,6 +26,7 @@ MAY_IMPORT = {
     "electrakit.errors": set(),
     "electrakit.config": {"electrakit.errors"},
     "electrakit.engine": {"electrakit.errors"},
+    "electrakit.engines": {"electrakit", "electrakit.engine", "electrakit.errors", "electrakit.progress"},
     "electrakit.progress": set(),
     "electrakit.data": BASE | {"electrakit.data"},
     "electrakit.network_config": {"electrakit.errors"},
@@ -31,7 +39,9 @@ MAY_IMPORT = {
     "electrakit.train": SETTINGS
     | {"electrakit.data", "electrakit.model", "electrakit.objective", "electrakit.progress", "electrakit.train"},
     "electrakit.evaluate_config": {"electrakit.config", "electrakit.errors"},
-    "electrakit.evaluate": BASE | {"electrakit.evaluate_config", "electrakit.evaluate"},  # any model, not ours
+    "electrakit.search_config": {"electrakit.errors", "electrakit.evaluate_config"},
+    "electrakit.evaluate": BASE  # any model, not ours
+    | {"electrakit.evaluate_config", "electrakit.search_config", "electrakit.evaluate"},
     "electrakit.show": SETTINGS | {"electrakit.arguments", "electrakit.data", "electrakit.model"},
     "electrakit.doctor": BASE | {"electrakit.data"},
     "electrakit.demo": BASE | {"electrakit.data", "electrakit.doctor", "electrakit.presets", "electrakit.train"},

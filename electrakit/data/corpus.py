@@ -14,7 +14,7 @@ from rich.markup import escape
 from electrakit.config import CorpusConfig
 from electrakit.data.files import Notes
 from electrakit.data.sources import PIECE_BYTES, Document, Input, Piece, cut, identity, read
-from electrakit.engine import Workers
+from electrakit.engines import open_workers
 from electrakit.errors import UserError
 from electrakit.progress import console, progress
 
@@ -47,8 +47,8 @@ def harvest(
     sizes = [one.num_bytes for one in inputs]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     work = functools.partial(_work, config, build)
-    num_workers = config.num_workers if config.workers else int(min(config.num_workers, _most_pieces(inputs)))
-    with Workers(num_workers) as workers, progress(title, total) as update:
+    team = open_workers(config.engine, config.workers, config.num_workers, at_most=_most_pieces(inputs))
+    with team as workers, progress(title, total) as update:
         for result in workers.map(work, cut(inputs, config, workers, start), _describe):
             update(result.num_bytes_read)
             result.is_last = result.after[0] == len(inputs)

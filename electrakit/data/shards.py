@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from electrakit.config import PrepareConfig, RowStyle, Source, Splitting
+from electrakit.config import Engine, PrepareConfig, RowStyle, Source, Splitting
 from electrakit.data.batches import PREPARE_AGAIN, check_files, read_manifest
 from electrakit.data.corpus import Selection, harvest, print_notes, require_documents
 from electrakit.data.encode import Encoder
@@ -54,6 +54,7 @@ def prepare(
     dedupe: bool = False,
     limit: int | None = None,
     workers: int | None = None,
+    engine: Engine = "local",
 ) -> Path:
     """Turn text into shards in the folder `out`; PrepareConfig explains the settings. Goes on where a killed call stopped."""
     return _prepare(PrepareConfig.of(**locals()))

@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 
-from electrakit.config import Source, Splitting, TokenizerConfig
+from electrakit.config import Engine, Source, Splitting, TokenizerConfig
 from electrakit.data.corpus import Selection, harvest, print_notes, require_documents
 from electrakit.data.files import Notes, in_short
 from electrakit.data.sources import Document, find_inputs
@@ -97,6 +97,7 @@ def train_tokenizer(
     dedupe: bool = False,
     limit: int | None = None,
     workers: int | None = None,
+    engine: Engine = "local",
 ) -> Path:
     """Train a WordPiece tokenizer on `inputs` and write it to the folder `out`; TokenizerConfig explains the settings."""
     return _train(TokenizerConfig.of(**locals()))

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from electrakit.engine import Workers
+from electrakit.engines import open_workers
 from electrakit.errors import UserError, mended_by_user
 from electrakit.evaluate.files import write_json, write_whole
 from electrakit.evaluate.job import Job, Source
@@ -20,6 +22,8 @@ from electrakit.evaluate.submission import combine, write_submission
 from electrakit.evaluate.tasks import AVERAGED, TASKS, Task, find_task
 from electrakit.evaluate_config import GlueConfig, Size, TuningConfig, size_of
 from electrakit.progress import console
+
+SECONDS_TO_BE_SEEN = 120.0  # network file systems remember for up to a minute that a file is not there
 
 
 def glue(model: str | Path, **settings: Any) -> dict[str, Any]:
@@ -136,16 +140,40 @@ def runners(config: TuningConfig, is_here: bool = False) -> Iterator[Run]:
             if is_here:
                 return ((job, function(job)) for job in jobs)
             if jobs and not workers:
-                workers.append(stack.enter_context(Workers(num_workers(config), tasks_ahead=1)))
-            return workers[0].as_done(function, jobs, Job.describe) if jobs else iter(())
+                workers.append(stack.enter_context(team_of(config)))
+            done = workers[0].as_done(function, jobs, Job.describe) if jobs else iter(())
+            return seen_here(function, done) if config.engine == "ray" else done
 
         yield run
 
 
+def team_of(config: TuningConfig) -> Workers:
+    usual = num_workers(config) if config.engine == "local" else 1
+    num_threads, uses_gpu = config.threads or 1, config.device != "cpu"
+    return open_workers(config.engine, config.workers, usual, tasks_ahead=1, num_cores=num_threads, uses_gpu=uses_gpu)
+
+
+def seen_here(function: Callable[[Job], Any], done: Iterator[tuple[Job, Any]]) -> Iterator[tuple[Job, Any]]:
+    """Another machine has written the files: a shared file system shows them soon, another one never."""
+    from electrakit.evaluate.finetune import predict_test
+
+    for job, result in done:
+        path = job.test_path if function is predict_test else job.result_path
+        deadline = time.monotonic() + SECONDS_TO_BE_SEEN
+        while (
+            not path.parent.is_dir() or path not in path.parent.iterdir()
+        ):  # a listing is fresh where a look may not be
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"{path} was written on another machine and is not seen here; "
+                    "--engine ray needs a file system that all machines share"
+                )
+            time.sleep(0.5)
+        yield job, result
+
+
 def num_workers(config: TuningConfig) -> int:
-    """As asked for, or one for each GPU, or as many as the cores have threads for."""
-    if config.workers is not None:
-        return config.workers
+    """One for each GPU, or as many as the cores have threads for."""
     import torch
 
     if config.device != "cpu" and torch.cuda.is_available():

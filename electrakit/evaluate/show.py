@@ -64,6 +64,21 @@ def show_finetune(settings: dict[str, Any]) -> None:
     screen.print(f"{settings['out']}: {written}", markup=False, soft_wrap=True)
 
 
+def show_search(settings: dict[str, Any]) -> None:
+    """Search, and print the best trials."""
+    from electrakit.evaluate.search import search, table_of
+    from electrakit.evaluate_config import BEST
+
+    screen = Console(highlight=False)
+    figures = search(**settings)
+    header, rows = table_of(figures, num_rows=10)
+    table = Table(*header)
+    for row in rows:
+        table.add_row(*row)
+    screen.print(table)
+    screen.print(f"{settings['out']}: {BEST} (for --preset), results.md, results.json", markup=False, soft_wrap=True)
+
+
 def show_predict(settings: dict[str, Any]) -> None:
     """Predict a file; to standard output if no other place is named."""
     from electrakit.evaluate.tune import predict

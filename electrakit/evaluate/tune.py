@@ -36,7 +36,7 @@ def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
     if source.data is None:
         console.print(in_words(source), markup=False, soft_wrap=True)
     jobs = jobs_of(config, source)
-    with mended_by_user(config.out), runners(config, is_here=config.seeds == 1) as run:
+    with mended_by_user(config.out), runners(config, is_here=config.seeds == 1 and config.engine == "local") as run:
         results = run_all(run, {"task": jobs})["task"]
         best = best_job(jobs, results)
         figures: dict[str, Any] = {
