@@ -75,10 +75,10 @@ def kill_at_every_write(config: PretrainConfig) -> None:
                     print(what, flush=True)
                     os.kill(os.getpid(), signal.SIGKILL)
 
-            def counted(place, name, which=0):  # type: ignore[no-untyped-def]
+            def counted(place, name, which=0):
                 function = getattr(place, name)
 
-                def wrapper(*arguments, **settings):  # type: ignore[no-untyped-def]
+                def wrapper(*arguments, **settings):
                     count(f"{name} {arguments[which]}")
                     return function(*arguments, **settings)
 

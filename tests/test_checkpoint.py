@@ -43,7 +43,7 @@ def test_discriminator_and_generator_open_with_transformers_and_say_the_same(tin
         inputs["token_type_ids"] = torch.tensor([[0, 0, 0, 0, 0, 1, 1, 1, 0, 0]])
     with torch.no_grad():
         generator = AutoModelForMaskedLM.from_pretrained(run.checkpoint / "generator").eval()
-        ours = objective.generator(ids, positions)  # type: ignore[operator, union-attr]
+        ours = objective.generator(ids, positions)
         torch.testing.assert_close(generator(ids, **inputs).logits[:, :8], ours[:, :8], atol=1e-5, rtol=1e-4)
         theirs = AutoConfig.from_pretrained(run.checkpoint / "discriminator")
         family = (
@@ -51,7 +51,7 @@ def test_discriminator_and_generator_open_with_transformers_and_say_the_same(tin
         )
         logits = family[type(theirs)].from_pretrained(run.checkpoint / "discriminator").eval()(ids, **inputs).logits
         logits = logits[..., 1] - logits[..., 0] if logits.ndim == 3 else logits
-        torch.testing.assert_close(logits[:, :8], objective.discriminator(ids)[:, :8], atol=1e-5, rtol=1e-4)  # type: ignore[operator, union-attr]
+        torch.testing.assert_close(logits[:, :8], objective.discriminator(ids)[:, :8], atol=1e-5, rtol=1e-4)
     assert AutoTokenizer.from_pretrained(run.checkpoint / "discriminator").mask_token_id == 4
 
 
@@ -65,7 +65,7 @@ def test_tied_weights_are_written_once_and_are_tied_when_read_again(tiny):
     training = Training(tiny(), None, Team(torch.device("cpu")))
     training.close()
     generator, discriminator = training.objective.generator, training.objective.discriminator
-    assert generator.body.embeddings.word.weight is discriminator.body.embeddings.word.weight  # type: ignore[union-attr]
+    assert generator.body.embeddings.word.weight is discriminator.body.embeddings.word.weight
     averages = load_file(run.checkpoint / "optimizer.safetensors")
     assert sum(name.endswith("embeddings.word.weight") for name in averages) == 3  # its two averages and its count
 

@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 from tiny_glue import write_glue, write_model
 
 import electrakit as ek
 from electrakit.engines import RayWorkers, open_workers
 from electrakit.errors import UserError
 from electrakit.evaluate.own import read_table
-
-ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
 
 LONG = 600  # seconds: a start of Ray takes some, on a busy machine many
 pytestmark = pytest.mark.slow

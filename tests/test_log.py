@@ -57,7 +57,7 @@ def test_a_terminal_gets_one_live_line_and_a_file_plain_ones(monkeypatch):
         line.show("train", 10, figures)
         line.show("valid", 10, {"loss": 11.0, "disc_auc": 0.87})
         line.close()
-        shown[is_terminal] = screen.file.getvalue()  # type: ignore[attr-defined]
+        shown[is_terminal] = screen.file.getvalue()
     assert (
         "step 10 of 100  loss 12.346  mlm 4.500  disc 0.1570  tok/s 12,346  gen acc 0.250  disc acc 0.900  1:02:05 left"
         in shown[False]
@@ -101,9 +101,9 @@ def test_the_live_line_shows_what_there_is_room_for(monkeypatch, width, also, st
     line.show("train", step, FIGURES)
     line.show("valid", step, {"loss": 11.0, "disc_auc": 0.8765})
     line.advance(step, left)
-    line.live.refresh()  # type: ignore[union-attr]
+    line.live.refresh()
     line.close()
-    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    shown = screen.file.getvalue()
     for part in (f"step {step:,}", *MUST, *also):
         assert part in shown, part
     screen.file = io.StringIO()
@@ -121,7 +121,7 @@ def test_the_last_validation_is_shown_after_a_resume_too(tiny, monkeypatch):
     screen = Console(file=io.StringIO(), width=100)
     monkeypatch.setattr(log, "console", screen)
     screen.print(resumed.line.render())
-    assert f"auc {auc:.2f}" in screen.file.getvalue()  # type: ignore[attr-defined]
+    assert f"auc {auc:.2f}" in screen.file.getvalue()
 
 
 FAKE_WANDB = """

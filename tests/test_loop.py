@@ -316,7 +316,7 @@ def test_nothing_waits_for_the_device_between_logs(tiny, monkeypatch, name):
     train_step(training)
     training.optimizer.can_look = False  # as on a GPU
     pieces = training.feed.read(1)  # what the thread does is not waited for
-    training.feed.pieces = lambda step: pieces  # type: ignore[method-assign]
+    training.feed.pieces = lambda step: pieces
 
     def forbidden(*arguments: object, **settings: object) -> None:
         raise AssertionError("the device would be waited for")
@@ -347,7 +347,7 @@ def test_any_pair_of_transformers_models_can_be_trained(tiny):
     pair = ek.Electra(generator, discriminator, mask_token_id=4, sep_token_id=3, mask_ignore_token_ids=[2, 3])
     run = pretrain(tiny(steps=3, micro_batch=None), pair)
     loaded = BertForTokenClassification.from_pretrained(run.checkpoint / "discriminator")
-    ours = pair.discriminator.model.state_dict()  # type: ignore[union-attr, operator]
+    ours = pair.discriminator.model.state_dict()
     assert all(torch.equal(value, ours[name]) for name, value in loaded.state_dict().items())
 
 

@@ -57,7 +57,7 @@ def test_rows_that_are_nobodys_do_not_count(shards):
 
 
 def test_a_subclass_is_somebodys_own():
-    class Mine(type(build_objective(presets.tiny(vocab_size=120), SPECIAL))):  # type: ignore[misc]
+    class Mine(type(build_objective(presets.tiny(vocab_size=120), SPECIAL))):
         pass
 
     objective = build_objective(presets.tiny(vocab_size=120), SPECIAL)

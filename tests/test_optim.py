@@ -31,7 +31,7 @@ def gradients(step: int) -> tuple[np.ndarray, np.ndarray]:
 
 def train(name: str, num_steps: int, lr: float = 0.01) -> Two:
     module = Two()
-    optimizer = Optimizer(module, OptimConfig(name=name, lr=lr, weight_decay=0.1))  # type: ignore[arg-type]
+    optimizer = Optimizer(module, OptimConfig(name=name, lr=lr, weight_decay=0.1))
     for step in range(num_steps):
         weight, bias = gradients(step)
         module.weight.grad, module.bias.grad = torch.tensor(weight).float(), torch.tensor(bias).float()
@@ -83,7 +83,7 @@ def test_lamb_scales_without_decay_too():
         with torch.no_grad():
             module.weight *= 10
             start.weight *= 10
-        optimizer = Optimizer(module, OptimConfig(name=name, lr=0.01, weight_decay=0.0))  # type: ignore[arg-type]
+        optimizer = Optimizer(module, OptimConfig(name=name, lr=0.01, weight_decay=0.0))
         module.weight.grad, module.bias.grad = torch.ones(4, 3), torch.ones(4)
         optimizer.step(0.01, TRUE)
         return float((module.weight - start.weight).norm() / start.weight.norm())
@@ -123,7 +123,7 @@ def test_muon_steps_equal_plain_numpy():
     """Nesterov's momentum of 0.95, each of the stacked matrices turned by itself, Liu et al.'s scale, decay, and AdamW for the rest."""
     torch.manual_seed(0)
     objective = build_objective(presets.tiny(vocab_size=50), SPECIAL)
-    layer = objective.discriminator.body.layers[0]  # type: ignore[union-attr, index]
+    layer = objective.discriminator.body.layers[0]
     watched = {layer.qkv.weight: 3, layer.ffn_in.weight: 1, layer.ffn_out.weight: 1}
     values = {one: one.detach().double().numpy().copy() for one in watched}
     momenta = {one: np.zeros_like(value) for one, value in values.items()}
@@ -147,7 +147,7 @@ def test_muon_turns_query_key_and_value_each_by_itself():
     objective = build_objective(presets.modern_tiny(vocab_size=50), SPECIAL)
     groups = parameter_groups(objective, 0.01, has_muon=True)
     stacked = {group["num_stacked"]: group for group in groups if group["is_for_muon"]}
-    layer = objective.discriminator.body.layers[0]  # type: ignore[union-attr, index]
+    layer = objective.discriminator.body.layers[0]
     assert any(each is layer.qkv.weight for each in stacked[3]["params"])
     assert any(each is layer.ffn_in.weight for each in stacked[2]["params"])
     assert any(each is layer.ffn_out.weight for each in stacked[1]["params"])
@@ -198,7 +198,7 @@ def test_good_and_bad_steps_without_looking_as_on_a_gpu_equal_those_with_looking
     for can_look in (True, False):
         torch.manual_seed(0)
         objective = build_objective(presets.modern_tiny(vocab_size=50), SPECIAL)
-        optimizer = Optimizer(objective, OptimConfig(name=name))  # type: ignore[arg-type]
+        optimizer = Optimizer(objective, OptimConfig(name=name))
         optimizer.can_look = can_look
         for is_finite in (True, False, True, True):
             for parameter in objective.parameters():

@@ -10,7 +10,7 @@ STEPS, WARMUP = 100, 10
 
 
 def rates(schedule: str, **changes: int) -> np.ndarray:
-    optim = OptimConfig(lr=2.0, schedule=schedule, warmup_steps=WARMUP, **changes)  # type: ignore[arg-type]
+    optim = OptimConfig(lr=2.0, schedule=schedule, warmup_steps=WARMUP, **changes)
     return np.array([lr_at(optim, step, STEPS) for step in range(STEPS)])
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import optuna
 import pytest
 from tiny_glue import write_glue, write_model
 
@@ -15,8 +16,6 @@ import electrakit as ek
 from electrakit.errors import UserError
 from electrakit.evaluate_config import FinetuneConfig, GlueConfig
 from electrakit.search_config import SearchConfig
-
-optuna = pytest.importorskip("optuna", reason="the extra [search] is not installed")
 
 FAST = {"length": 32, "device": "cpu", "threads": 1, "epochs_tried": [2, 4], "batch_sizes": [8, 16]}
 

@@ -115,8 +115,13 @@ def test_random_answers_score_as_in_a_slow_reference(seed):
 
     limits = [-math.inf, *null_odds.values()]
     found, threshold = second_scores(answers, predicted, null_odds)
-    f1 = lambda one, said: slow_f1(one, said, True)  # noqa: E731
-    exact = lambda one, said: float(slow_normalise(one) == slow_normalise(said))  # noqa: E731
+
+    def f1(one, said):
+        return slow_f1(one, said, True)
+
+    def exact(one, said):
+        return float(slow_normalise(one) == slow_normalise(said))
+
     assert found["best_f1"] == pytest.approx(max(at(limit, f1) for limit in limits))
     assert found["best_exact"] == pytest.approx(max(at(limit, exact) for limit in limits))
     assert at(threshold, f1) == pytest.approx(found["best_f1"])

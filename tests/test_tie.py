@@ -294,13 +294,13 @@ HOLDINGS = [
 @pytest.mark.parametrize(("embeddings", "names"), HOLDINGS)
 def test_what_is_called_embeddings_may_be_anything(embeddings: Any, names: list[str]) -> None:
     generator, discriminator = Holder(embeddings(), out=VOCAB), Holder(embeddings())
-    generator.out.weight = generator.get_parameter(names[0])  # type: ignore[assignment]
+    generator.out.weight = generator.get_parameter(names[0])
     tie(generator, discriminator)
     assert shared_parameters(generator, discriminator) == [*names, "out.weight"]
     assert generator.get_parameter(names[0]) is discriminator.get_parameter(names[0])
 
     generator = Holder(embeddings(), out=VOCAB)
-    generator.out.weight = generator.get_parameter(names[0])  # type: ignore[assignment]
+    generator.out.weight = generator.get_parameter(names[0])
     generator.embeddings = discriminator.embeddings  # the output layer still holds the old table
     with pytest.warns(UserWarning, match=r"out.weight of generator Holder has the shape of the word table"):
         check_output_table(generator, discriminator)
@@ -529,7 +529,7 @@ def test_nothing_shares_nothing_and_keeps_the_generators_own_tables_one() -> Non
     with pytest.raises(UserError, match="share='nothing', but generator and discriminator share"):
         tie(generator, discriminator, "nothing")
     with pytest.raises(UserError, match="share='all' is unknown"):
-        tie(generator, discriminator, "all")  # type: ignore[arg-type]
+        tie(generator, discriminator, "all")
 
 
 # Still shared afterwards
