@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from electrakit.objective.mlm import MaskedLM as MaskedLM
     from electrakit.objective.mlm import ReplaceMLM as ReplaceMLM
     from electrakit.objective.output import EvaluationSums as EvaluationSums
+    from electrakit.share.convert import convert as convert
+    from electrakit.share.export import export as export
+    from electrakit.share.play.server import play as play
+    from electrakit.share.report import report as report
     from electrakit.train.loop import pretrain as pretrain
 
 _HOMES = {
@@ -46,15 +50,19 @@ _HOMES = {
     "UserError": "electrakit.errors",
     "build": "electrakit.model.build",
     "build_objective": "electrakit.objective.build",
+    "convert": "electrakit.share.convert",
     "examine": "electrakit.doctor",
+    "export": "electrakit.share.export",
     "finetune": "electrakit.evaluate.tune",
     "from_transformers": "electrakit.model.weights",
     "glue": "electrakit.evaluate.glue",
     "load_tokenizer": "electrakit.data.tokenizer",
+    "play": "electrakit.share.play.server",
     "predict": "electrakit.evaluate.tune",
     "prepare": "electrakit.data.shards",
     "presets": "electrakit.presets",
     "pretrain": "electrakit.train.loop",
+    "report": "electrakit.share.report",
     "search": "electrakit.evaluate.search",
     "tie": "electrakit.model.tie",
     "to_transformers": "electrakit.model.weights",

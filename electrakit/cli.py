@@ -1,5 +1,7 @@
 """The command line: each verb is one call into the Python API."""
 
+import functools
+import operator
 import os
 import signal
 import sys
@@ -65,36 +67,38 @@ def _pretrain(arguments: Sequence[str]) -> int:
         interrupts.ignore()
 
 
+def _verbs() -> dict[str, type]:
+    """Each verb and its settings, in the order of the walk."""
+    from electrakit import config, evaluate_config, search_config, share_config
+
+    return {
+        "demo": config.DemoConfig,
+        "tokenizer": config.TokenizerConfig,
+        "prepare": config.PrepareConfig,
+        "doctor": config.DoctorConfig,
+        "show": config.ShowConfig,
+        "pretrain": config.PretrainArguments,
+        "export": share_config.ExportConfig,
+        "convert": share_config.ConvertConfig,
+        "finetune": evaluate_config.FinetuneConfig,
+        "predict": evaluate_config.PredictConfig,
+        "glue": evaluate_config.GlueConfig,
+        "search": search_config.SearchConfig,
+        "report": share_config.ReportConfig,
+        "play": share_config.PlayConfig,
+    }
+
+
 def _parse(arguments: Sequence[str]) -> Any:
     import tyro
 
-    from electrakit.config import (
-        DemoConfig,
-        DoctorConfig,
-        PrepareConfig,
-        PretrainArguments,
-        ShowConfig,
-        TokenizerConfig,
-    )
-    from electrakit.evaluate_config import FinetuneConfig, GlueConfig, PredictConfig
-    from electrakit.search_config import SearchConfig
-
-    verb = (
-        Annotated[DemoConfig, tyro.conf.subcommand("demo")]
-        | Annotated[TokenizerConfig, tyro.conf.subcommand("tokenizer")]
-        | Annotated[PrepareConfig, tyro.conf.subcommand("prepare")]
-        | Annotated[DoctorConfig, tyro.conf.subcommand("doctor")]
-        | Annotated[ShowConfig, tyro.conf.subcommand("show")]
-        | Annotated[PretrainArguments, tyro.conf.subcommand("pretrain")]
-        | Annotated[FinetuneConfig, tyro.conf.subcommand("finetune")]
-        | Annotated[PredictConfig, tyro.conf.subcommand("predict")]
-        | Annotated[GlueConfig, tyro.conf.subcommand("glue")]
-        | Annotated[SearchConfig, tyro.conf.subcommand("search")]
-    )
+    verbs = [Annotated[settings, tyro.conf.subcommand(verb)] for verb, settings in _verbs().items()]
     return tyro.cli(
-        verb,
+        functools.reduce(operator.or_, verbs),
         prog="electra",
-        description="Pretrain ELECTRA text encoders: text -> tokenizer -> shards -> pretraining -> a transformers model.",
+        description=(
+            "Pretrain ELECTRA text encoders: text -> tokenizer -> shards -> pretraining -> a transformers model -> GLUE -> report."
+        ),
         args=arguments,
         config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes, tyro.conf.HelptextFromCommentsOff),
     )
@@ -102,33 +106,34 @@ def _parse(arguments: Sequence[str]) -> Any:
 
 def _run(config: Any) -> int:
     import electrakit
-    from electrakit.config import DemoConfig, DoctorConfig, PrepareConfig, TokenizerConfig
-    from electrakit.evaluate_config import FinetuneConfig, GlueConfig, PredictConfig
-    from electrakit.search_config import SearchConfig
 
     settings = {entry.name: getattr(config, entry.name) for entry in fields(config)}
-    if isinstance(config, DemoConfig):
-        from electrakit.demo import demo
+    match {kind: verb for verb, kind in _verbs().items()}[type(config)]:
+        case "demo":
+            from electrakit.demo import demo
 
-        demo(config)
-    elif isinstance(config, TokenizerConfig):
-        electrakit.train_tokenizer(**settings)
-    elif isinstance(config, PrepareConfig):
-        from rich.console import Console
+            demo(config)
+        case "tokenizer":
+            electrakit.train_tokenizer(**settings)
+        case "prepare":
+            from rich.console import Console
 
-        from electrakit.data.summary import print_summary
+            from electrakit.data.summary import print_summary
 
-        is_finished = (config.out / "manifest.json").exists()  # then one line says that there is nothing to do
-        shards = electrakit.prepare(**settings)
-        if not is_finished:
-            print_summary(shards, Console(highlight=False))
-    elif isinstance(config, DoctorConfig):
-        from electrakit.doctor import print_findings
+            is_finished = (config.out / "manifest.json").exists()  # then one line says that there is nothing to do
+            shards = electrakit.prepare(**settings)
+            if not is_finished:
+                print_summary(shards, Console(highlight=False))
+        case "doctor":
+            from electrakit.doctor import print_findings
 
-        return print_findings(electrakit.examine(**settings))
-    elif isinstance(config, GlueConfig | FinetuneConfig | PredictConfig):
-        from electrakit.evaluate.show import show_finetune, show_glue, show_predict, show_search
+            return print_findings(electrakit.examine(**settings))
+        case "finetune" | "predict" | "glue" | "search" as verb:
+            from electrakit.evaluate import show
 
-        show = {GlueConfig: show_glue, FinetuneConfig: show_finetune, PredictConfig: show_predict}
-        (show | {SearchConfig: show_search})[type(config)](settings)
+            getattr(show, f"show_{verb}")(settings)
+        case "export" | "convert" | "report" | "play" as verb:
+            from electrakit.share import show as share_show
+
+            getattr(share_show, f"show_{verb}")(settings)
     return 0

@@ -37,14 +37,44 @@ MAY_IMPORT = {
     "electrakit.model": SETTINGS | {"electrakit.model"},
     "electrakit.objective": SETTINGS | {"electrakit.model", "electrakit.objective"},
     "electrakit.train": SETTINGS
-    | {"electrakit.data", "electrakit.model", "electrakit.objective", "electrakit.progress", "electrakit.train"},
+    | {
+        "electrakit.run_files",
+        "electrakit.data",
+        "electrakit.model",
+        "electrakit.objective",
+        "electrakit.progress",
+        "electrakit.train",
+    },
     "electrakit.evaluate_config": {"electrakit.config", "electrakit.errors"},
     "electrakit.search_config": {"electrakit.errors", "electrakit.evaluate_config"},
     "electrakit.evaluate": BASE  # any model, not ours
     | {"electrakit.evaluate_config", "electrakit.search_config", "electrakit.evaluate"},
     "electrakit.show": SETTINGS | {"electrakit.arguments", "electrakit.data", "electrakit.model"},
-    "electrakit.doctor": BASE | {"electrakit.data"},
-    "electrakit.demo": BASE | {"electrakit.data", "electrakit.doctor", "electrakit.presets", "electrakit.train"},
+    "electrakit.share_config": {"electrakit.errors"},
+    "electrakit.run_files": BASE,
+    "electrakit.findings": BASE,
+    "electrakit.run_doctor": BASE | {"electrakit.findings", "electrakit.run_files"},
+    "electrakit.share": BASE  # reads files
+    | {
+        "electrakit.share_config",
+        "electrakit.share",
+        "electrakit.run_files",
+        "electrakit.run_doctor",
+        "electrakit.findings",
+    },
+    "electrakit.share.export": BASE
+    | SETTINGS
+    | {
+        "electrakit.share",
+        "electrakit.data",
+        "electrakit.model",
+        "electrakit.objective",
+        "electrakit.train",
+        "electrakit.run_files",
+    },
+    "electrakit.doctor": BASE | {"electrakit.data", "electrakit.findings", "electrakit.run_doctor"},
+    "electrakit.demo": BASE
+    | {"electrakit.data", "electrakit.doctor", "electrakit.presets", "electrakit.share", "electrakit.train"},
     "electrakit.cli": {"electrakit"},
     "electrakit.__main__": {"electrakit.cli"},
 }
