@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test unit lint format setup clean
+.PHONY: demo test unit lint format docs setup clean
 
 demo: setup
 	$(BIN)/electra demo
@@ -22,6 +22,10 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html"
+
 setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
@@ -30,4 +34,4 @@ setup: .venv/installed
 	@touch $@
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build site *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from electrakit.doctor import examine as examine
     from electrakit.errors import UserError as UserError
     from electrakit.evaluate.glue import glue as glue
+    from electrakit.evaluate.predict import predict as predict
     from electrakit.evaluate.search import search as search
     from electrakit.evaluate.tune import finetune as finetune
-    from electrakit.evaluate.tune import predict as predict
     from electrakit.model.build import build as build
     from electrakit.model.tie import tie as tie
     from electrakit.model.weights import from_transformers as from_transformers
@@ -58,7 +58,7 @@ _HOMES = {
     "glue": "electrakit.evaluate.glue",
     "load_tokenizer": "electrakit.data.tokenizer",
     "play": "electrakit.share.play.server",
-    "predict": "electrakit.evaluate.tune",
+    "predict": "electrakit.evaluate.predict",
     "prepare": "electrakit.data.shards",
     "presets": "electrakit.presets",
     "pretrain": "electrakit.train.loop",

@@ -92,7 +92,7 @@ def _verbs() -> dict[str, type]:
 def _parse(arguments: Sequence[str]) -> Any:
     import tyro
 
-    verbs = [Annotated[settings, tyro.conf.subcommand(verb)] for verb, settings in _verbs().items()]
+    verbs: list[Any] = [Annotated[settings, tyro.conf.subcommand(verb)] for verb, settings in _verbs().items()]
     return tyro.cli(
         functools.reduce(operator.or_, verbs),
         prog="electra",
@@ -125,7 +125,7 @@ def _run(config: Any) -> int:
             if not is_finished:
                 print_summary(shards, Console(highlight=False))
         case "doctor":
-            from electrakit.doctor import print_findings
+            from electrakit.findings import print_findings
 
             return print_findings(electrakit.examine(**settings))
         case "finetune" | "predict" | "glue" | "search" as verb:

@@ -149,8 +149,10 @@ class PrepareConfig(CorpusConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig(CorpusConfig):
-    """Look for what ruins training runs, in a corpus or in a folder of shards, and say what to do about it."""
+    """Look for what ruins training, in a corpus, a folder of shards, or runs, and say what to do about it."""
 
+    inputs: Annotated[Positional[tuple[str, ...]], arg(metavar="INPUT [INPUT ...]", help_behavior_hint="(required)")]
+    """A corpus, as for electra prepare; or one folder of shards; or folders of runs, which may be training at this moment."""
     tokenizer: str | None = None
     """Also check how a tokenizer fits the corpus: a folder, a tokenizer.json, a vocab.txt or a hub name."""
     max_mb: int = 64

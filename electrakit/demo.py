@@ -1,4 +1,4 @@
-"""Nothing in, the whole walk out: builtin text to tokenizer to shards to a trained pair, in minutes, offline, on a CPU."""
+"""Nothing in, the whole walk out: builtin text to tokenizer, shards, a trained pair, a transformers model and a report; offline."""
 
 from typing import Any
 
@@ -11,11 +11,14 @@ from electrakit.config import DemoConfig
 from electrakit.data.shards import prepare
 from electrakit.data.summary import print_summary
 from electrakit.data.tokenizer import train_tokenizer
-from electrakit.doctor import examine, print_findings
+from electrakit.doctor import examine
 from electrakit.errors import UserError
+from electrakit.findings import print_findings
+from electrakit.share.export import export
+from electrakit.share.report import report
+from electrakit.share.showcase import Showcase, Swap, print_guesses, print_swaps
 from electrakit.train.loop import pretrain
 from electrakit.train.run_folder import Run
-from electrakit.train.showcase import Showcase, Swap, print_guesses, print_swaps
 
 CORPUS = "builtin:python"
 VOCAB_SIZE = 8_000
@@ -99,15 +102,23 @@ def demo(config: DemoConfig) -> None:
     console.print("Then common words in the wrong place, where only the context can tell; it takes longer to learn:")
     print_swaps(showcase, MISPLACED, console)
 
-    console.print(Rule("made", align="left"))
+    console.print(Rule("6. a model for everybody, and a page about the run", align="left"))
+    exported = export(run, config.out / "hf")
+    console.print(
+        f"Written for transformers, opened again and compared: the largest difference of a logit is "
+        f"{max(exported.differences.values()):.1g}."
+    )
+    page = report([run], out=config.out / "report.html", png=False)
     made = {
         tokenizer: "opens with transformers.AutoTokenizer.from_pretrained",
         shards: "read with electrakit.Batches: step number -> ids",
-        run.checkpoint / "discriminator": "the encoder: opens with transformers.AutoModel.from_pretrained",
-        run.path / "metrics.jsonl": "the curves; tensorboard --logdir " + str(run.path) + " shows them",
+        exported.path: "the encoder, its card, and the generator: opens with transformers.AutoModel.from_pretrained",
+        page: "the curves, and what the doctor says: open it in a browser",
     }
     for path, what in made.items():
         console.print(f"  {path}  {what}", markup=False, soft_wrap=True)
+    console.print("[bold]Play[/] with it:")
+    console.print(f"  electra play {exported.path}", markup=False)
     console.print("[bold]Next[/], with text of your own:")
     console.print("  electra tokenizer corpus/ --vocab-size 30522 --out tokenizer")
     console.print("  electra prepare corpus/ --tokenizer tokenizer --length 128 --out shards/mine")

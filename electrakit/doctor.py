@@ -1,16 +1,13 @@
-"""A corpus or a folder of shards in, findings out: what would ruin a training run, what it means and what to do."""
+"""A corpus, a folder of shards or runs in, findings out: what ruins training, what it means and what to do."""
 
 import functools
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from rich.console import Console
-from rich.padding import Padding
 
 from electrakit.config import DoctorConfig, Engine, Source, Splitting
 from electrakit.data.batches import PREPARE_AGAIN, Batches, read_manifest
@@ -21,10 +18,12 @@ from electrakit.data.sources import find_inputs
 from electrakit.data.tokenizer import load_tokenizer
 from electrakit.data.writing import NOTEBOOK, SHARD
 from electrakit.errors import UserError
+from electrakit.findings import Examination, Finding, Level, shown
 from electrakit.progress import console
+from electrakit.run_doctor import examined
+from electrakit.run_files import is_run, read_run
 
 MAX_SAMPLES = 100  # pieces whose words are looked at
-Level = Literal["serious", "warning"]
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,6 @@ class Check:
         return "warning" if sign * value >= sign * self.warning else None
 
 
-NUMBERS = (  # the measures that are no shares
-    *("documents", "words", "words per document", "rows", "tokens", "tokens per document", "tokens per word"),
-    *("tokens per vocabulary entry", "unigram entropy (nats)"),
-)
 OF_TOKENS = ("[UNK] tokens", "tokens per word", "tokens per vocabulary entry", "unused vocabulary", "unigram entropy")
 NEVER = float("inf")  # as `serious`: never more than a warning
 
@@ -174,29 +169,6 @@ CHECKS = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
-    level: Level
-    title: str
-    seen: str
-    means: str
-    advice: str
-
-
-@dataclass
-class Examination:
-    """What was measured, and what is wrong with it."""
-
-    what: str
-    measures: dict[str, float]
-    findings: list[Finding] = field(default_factory=list)
-    not_checked: tuple[str, ...] = ()  # what a tokenizer is needed for
-
-    @property
-    def is_serious(self) -> bool:
-        return any(finding.level == "serious" for finding in self.findings)
-
-
 def examine(
     inputs: Iterable[str | Path],
     *,
@@ -212,11 +184,14 @@ def examine(
     workers: int | None = None,
     engine: Engine = "local",
 ) -> Examination:
-    """Measure a corpus, or a folder of shards, and look for what ruins runs; DoctorConfig explains the settings."""
+    """Measure a corpus, a folder of shards, or runs, and look for what ruins training; DoctorConfig explains the settings."""
     return _examine(DoctorConfig.of(**locals()))
 
 
 def _examine(config: DoctorConfig) -> Examination:
+    if any(map(is_run, config.inputs)):
+        return _examine_runs(config)
+    _refuse_what_holds_runs(config)
     shards = [name for name in config.inputs if _is_shards(Path(name))]
     if shards and (len(config.inputs) > 1 or config.tokenizer):
         raise UserError(f"{shards[0]} is a folder of shards: examine it alone, and without --tokenizer; it has its own")
@@ -233,6 +208,31 @@ def _examine(config: DoctorConfig) -> Examination:
     return examination
 
 
+def _examine_runs(config: DoctorConfig) -> Examination:
+    if others := [name for name in config.inputs if not is_run(name)]:
+        raise UserError(f"{others[0]} is no run, and others of the inputs are: examine runs by themselves")
+    if config.tokenizer:
+        raise UserError(f"{config.inputs[0]} is a run: examine it without --tokenizer; its shards have their own")
+    parts = [examined(read_run(name)) for name in config.inputs]
+    if len(parts) == 1:
+        return parts[0]
+    findings = [finding for part in parts for finding in part.findings]
+    return Examination(f"{len(parts)} runs", {}, findings, parts=parts)
+
+
+def _refuse_what_holds_runs(config: DoctorConfig) -> None:
+    """A folder of runs is no corpus, though it holds text; a checkpoint belongs to its run."""
+    for name in config.inputs:
+        path = Path(name)
+        if path.parent.name == "checkpoints" and is_run(path.parent.parent):
+            raise UserError(f"{name} is a checkpoint: examine its run, {path.parent.parent}")
+        runs = (
+            sorted(str(one.parent) for one in path.glob("*/config.json") if is_run(one.parent)) if path.is_dir() else []
+        )
+        if runs:
+            raise UserError(f"{name} holds runs: name them, as in electra doctor {' '.join(runs[:3])}")
+
+
 def _is_shards(path: Path) -> bool:
     """Also if it is unfinished or damaged: reading its manifest will say so."""
     try:
@@ -242,36 +242,6 @@ def _is_shards(path: Path) -> bool:
         return isinstance(manifest, dict) and {"format", "splits"} <= manifest.keys()
     except (OSError, ValueError):
         return False
-
-
-def shown(measure: str, value: float) -> str:
-    """A measure as a person reads it: most are shares."""
-    if measure in NUMBERS:
-        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-    return "< 0.01 %" if 0 < value < 0.0001 else f"{100 * value:.3g} %"
-
-
-def print_findings(examination: Examination) -> int:
-    """Show a person what was found; the exit code is 1 if something is serious."""
-    screen = Console(highlight=False)
-    screen.print(examination.what, style="bold", markup=False, soft_wrap=True)
-    for name, value in examination.measures.items():
-        screen.print(f"  {name:<28} {shown(name, value):>14}")
-    if examination.not_checked:
-        screen.print(f"  not checked: {', '.join(examination.not_checked)}; --tokenizer adds these", soft_wrap=True)
-    for finding in examination.findings:
-        colour = "red" if finding.level == "serious" else "yellow"
-        screen.print(f"\n[{colour} bold]{finding.level}: {finding.title}[/]  [dim]{finding.seen}", soft_wrap=True)
-        screen.print(Padding(finding.means, (0, 0, 0, 2)))
-        screen.print(Padding(f"[bold]What to do:[/] {finding.advice}", (0, 0, 0, 2)))
-    if not examination.findings:
-        screen.print("[green]Nothing wrong was found.")
-    if "unigram entropy (nats)" in examination.measures:
-        screen.print(
-            f"\nThe unigram entropy is {examination.measures['unigram entropy (nats)']:.2f} nats: a generator whose loss "
-            "does not get below it has learned nothing but how frequent each token is."
-        )
-    return 1 if examination.is_serious else 0
 
 
 def _examine_text(config: DoctorConfig) -> Examination:

@@ -113,7 +113,7 @@ class TuningConfig:
     engine: Engine = "local"
     """Where they run: on this machine, or on a Ray cluster (RAY_ADDRESS) that sees the same files. Nor does it on this."""
     threads: int | None = None
-    """Of each run on a CPU; by default 1, and for a single run all cores. Another number may round differently."""
+    """Of each run on a CPU; by default 1, and for a single run of finetune all cores. Another number may round differently."""
     device: str | None = None
     """cpu or cuda; by default cuda if there is one."""
     lr: float | None = None
@@ -245,6 +245,8 @@ class GlueConfig(TuningConfig):
 class FinetuneConfig(TuningConfig):
     """Fine-tune a model on one task: of GLUE, SQuAD, chunking, or a TSV, CSV or JSONL file of your own."""
 
+    out: Path | None = None
+    """Folder to write; by default runs/MODEL/TASK. Finished runs in it are not run again."""
     train: Path | None = None
     """Rows to train on; the first line of .tsv and .csv names the columns."""
     dev: Path | None = None
@@ -266,8 +268,8 @@ class FinetuneConfig(TuningConfig):
 
     def checked(self) -> Self:
         super().checked()
-        if self.model is None or self.out is None:
-            raise UserError("electra finetune needs MODEL and --out")
+        if self.model is None:
+            raise UserError("electra finetune needs MODEL, the folder of a transformers model or its name on the hub")
         has_files = self.train is not None and self.dev is not None
         if has_files == (self.task is not None):
             raise UserError("name either --train and --dev, files of your own, or --task and --data, a known task")
@@ -275,19 +277,26 @@ class FinetuneConfig(TuningConfig):
             raise UserError(f"--task {self.task} needs --data, the folder of its files")
         if self.seeds < 1:
             raise UserError(f"--seeds must be 1 or more, got {self.seeds}")
-        return self
+        return self if self.out is not None else replace(self, out=self.usual_out())
+
+    def usual_out(self) -> Path:
+        """runs/MODEL/TASK; a task of files is called as the training file is, or the folder of train.tsv."""
+        assert self.model is not None
+        file = Path(self.train or "").resolve()
+        task = self.task or (file.parent.name if file.stem == "train" else file.stem) or "task"
+        return Path("runs") / (Path(self.model).resolve().name or "model") / task.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """Predict the labels of a file with a fine-tuned model."""
+    """Predict with a fine-tuned model: labels of rows, answers to questions, or tags of words, whatever it was trained for."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A folder that `electra finetune` made, or any transformers classifier."""
+    """A folder that `electra finetune` made, or any transformers classifier, model of SQuAD or tagger."""
     file: Annotated[Positional[Path], arg(metavar="FILE")]
-    """A .tsv, .csv or .jsonl file."""
+    """A .tsv, .csv or .jsonl file; for SQuAD its .json, or columns question and context; for tags a word in each line."""
     out: Path | None = None
-    """A .tsv file to write; by default standard output."""
+    """A file to write, for SQuAD a folder; by default standard output."""
     text: tuple[str, ...] = ()
     """The columns of text; by default those that the model was trained with."""
     device: str | None = None

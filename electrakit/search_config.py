@@ -36,7 +36,7 @@ class SearchConfig(FinetuneConfig):
     keep: Annotated[Literal["best", "all", "none"], Suppress] = "none"
 
     def checked(self) -> Self:
-        super().checked()
+        config = super().checked()
         for name in ("lrs", "epochs_tried", "batch_sizes", "layer_decays"):
             self._check_choices(name)
         if len(self.lrs) != 2 or self.lrs[0] >= self.lrs[1]:
@@ -52,7 +52,10 @@ class SearchConfig(FinetuneConfig):
             )
         if not self.searched():
             raise UserError("lr, epochs, batch size and layer decay are all given: nothing is left to search")
-        return self
+        return config
+
+    def usual_out(self) -> Path:
+        return super().usual_out() / "search"
 
     def _check_choices(self, name: str) -> None:
         flag, values = f"--{name.replace('_', '-')}", getattr(self, name)

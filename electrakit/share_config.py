@@ -6,6 +6,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from electrakit.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
@@ -41,6 +43,8 @@ class ConvertConfig:
     """Folder to write: the discriminator, and `generator/` inside."""
     vocab: Path | None = None
     """vocab.txt; by default the one beside the checkpoint."""
+    num_heads: int | None = None
+    """Attention heads of the discriminator, which no checkpoint says; by default one for each 64 of its width, as in all released ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,12 @@ class ReportConfig:
     png: bool = True
     """Also write PNGs, as for a paper."""
 
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise UserError("no run is named; name one or more folders that electra pretrain wrote (its --run)")
+        if not self.every > 0:
+            raise UserError(f"every is {self.every}: seconds between two looks must be above 0")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlayConfig:
@@ -65,6 +75,8 @@ class PlayConfig:
 
     models: Annotated[Positional[list[str]], arg(metavar="MODEL")]
     """One or two exported folders, checkpoints, runs, or transformers models; two are shown side by side."""
+    generator: str | None = None
+    """A generator from elsewhere, for discriminators that have none beside them."""
     host: str = "127.0.0.1"
     """Address to listen at; another one lets others in."""
     port: int = 8000

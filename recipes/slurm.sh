@@ -3,6 +3,10 @@
 #
 #     sbatch recipes/slurm.sh runs/mine electra_small --data shards/mine
 #
+# A folder for the run, a preset, and its settings as for `electra pretrain`. To see the command and have it checked, not run:
+#
+#     recipes/slurm.sh --dry-run runs/mine electra_small --data shards/mine
+#
 #SBATCH --job-name=electra
 #SBATCH --nodes=1
 #SBATCH --gpus-per-node=8
@@ -12,12 +16,23 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 
-run=$1
+set -uo pipefail
+
+if [ "${1:-}" = --dry-run ]; then # here and now, not by sbatch
+    source "$(dirname "$0")/run.sh"
+    shift
+    [ $# -gt 0 ] || set -- runs/mine electra_small --data shards/mine
+    GPUS=${SLURM_GPUS_ON_NODE:-8}
+    pretrain "$@"
+    exit 0
+fi
+
+run=${1:?"name a folder for the run, a preset and its settings: sbatch $0 runs/mine electra_small --data shards/mine"}
 shift
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # without it, a restart after a killed worker may hang
 started=$(mktemp)
 
-is_asked=
+is_asked= is_complete=
 trap 'is_asked=1; was_told=1; kill -USR1 $training' USR1
 
 torchrun --standalone --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" --max-restarts 3 \

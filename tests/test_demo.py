@@ -25,6 +25,10 @@ def test_the_demo_walks_from_text_to_a_trained_pair_and_a_second_time_does_nothi
         for number_of_swaps in (3, 5):
             assert re.search(rf"[0-5] of {number_of_swaps} odd words got a higher probability", done.stdout)
         assert ("is there already" in done.stdout and "finished already" in done.stderr) == bool(number)
+    assert "electra play demo/hf" in done.stdout and "<svg" in (tmp_path / "demo" / "report.html").read_text()
+    assert {"config.json", "model.safetensors", "README.md", "generator"} <= {
+        path.name for path in (tmp_path / "demo" / "hf").iterdir()
+    }
     batches = Batches(tmp_path / "demo" / "shards", 8)
     assert batches.num_rows > 3000
     assert len(load_tokenizer(tmp_path / "demo" / "tokenizer").vocabulary) == 8000

@@ -139,8 +139,8 @@ def test_a_killed_worker_is_started_again_and_the_result_is_right(tiny):
 
 
 def documented_options() -> tuple[str, ...]:
-    """What docs/training.md tells to give to torchrun, besides the number of processes."""
-    text = (Path(__file__).parent.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    """What docs/clusters.md tells to give to torchrun, besides the number of processes."""
+    text = (Path(__file__).parent.parent / "docs" / "clusters.md").read_text(encoding="utf-8")
     match = re.search(r"^torchrun --nproc-per-node 8 (.*?) -m -- electrakit", text.replace("\\\n", ""), re.M)
     assert match is not None
     return tuple(match[1].split())

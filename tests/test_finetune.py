@@ -142,6 +142,12 @@ def test_a_finished_run_is_known_by_what_decides_it(folder, tmp_path):
     other = write_glue(tmp_path / "glue", seed=1)
     with pytest.raises(UserError, match="is of a run with other data"):
         replace(job, source=Source(TASKS["wnli"], str(other))).finished()
+    written = json.loads(job.result_path.read_text())
+    job.result_path.write_text(json.dumps({name: value for name, value in written.items() if name != "files"}))
+    with pytest.raises(
+        UserError, match="has no 'files': an older electrakit wrote it; remove it, and the run is made again"
+    ):
+        job.finished()
     job.result_path.write_text("{")
     with pytest.raises(UserError, match="is not the result of a run; remove it"):
         job.finished()

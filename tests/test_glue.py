@@ -62,6 +62,8 @@ def test_the_whole_table(whole):
     assert json.loads((out / "results.json").read_text())["average"] == figures["average"]
     assert "(ours)" in (out / "results.md").read_text()
     assert (out / "scores.png").exists() and (out / "losses.png").exists()
+    text = (out / "results.html").read_text()
+    assert text.count("<polyline") == 18 and "RTE train has 24 rows, the released one 2,490" in text
 
 
 @pytest.mark.slow
@@ -138,7 +140,7 @@ def test_more_seeds_and_an_ensemble_go_on_from_what_is_there(whole, folder):
 @pytest.mark.slow
 def test_a_killed_run_goes_on(folder, tmp_path):
     command = [sys.executable, "-m", "electrakit", "glue", folder / "model", "--data", folder / "glue", "--seeds", "3"]
-    command += ["--tasks", "wnli", "cola", "--out", tmp_path / "out", "--workers", "1", "--epochs", "40"]
+    command += ["--tasks", "wnli", "cola", "--out", tmp_path / "out", "--workers", "1", "--epochs", "30"]
     command += ["--batch-size", "8", "--length", "32"]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 120

@@ -16,6 +16,8 @@ BASE = {
     "electrakit.errors",
     "electrakit.engine",
     "electrakit.engines",
+    "electrakit.loading",
+    "electrakit.locks",
     "electrakit.progress",
 }
 SETTINGS = {"electrakit.errors", "electrakit.network_config", "electrakit.pretrain_config"}
@@ -27,6 +29,8 @@ MAY_IMPORT = {
     "electrakit.config": {"electrakit.errors"},
     "electrakit.engine": {"electrakit.errors"},
     "electrakit.engines": {"electrakit", "electrakit.engine", "electrakit.errors", "electrakit.progress"},
+    "electrakit.loading": {"electrakit.errors"},
+    "electrakit.locks": {"electrakit.errors"},
     "electrakit.progress": set(),
     "electrakit.data": BASE | {"electrakit.data"},
     "electrakit.network_config": {"electrakit.errors"},
@@ -40,6 +44,8 @@ MAY_IMPORT = {
     | {
         "electrakit.run_files",
         "electrakit.data",
+        "electrakit.loading",
+        "electrakit.locks",
         "electrakit.model",
         "electrakit.objective",
         "electrakit.progress",
@@ -53,7 +59,22 @@ MAY_IMPORT = {
     "electrakit.share_config": {"electrakit.errors"},
     "electrakit.run_files": BASE,
     "electrakit.findings": BASE,
-    "electrakit.run_doctor": BASE | {"electrakit.findings", "electrakit.run_files"},
+    "electrakit.sicknesses": {"electrakit.findings"},
+    "electrakit.run_limits": {"electrakit.findings"},
+    "electrakit.run_evidence": BASE | {"electrakit.data", "electrakit.run_files", "electrakit.run_limits"},
+    "electrakit.run_checks": {
+        "electrakit",
+        "electrakit.findings",
+        "electrakit.run_evidence",
+        "electrakit.run_limits",
+        "electrakit.sicknesses",
+    },
+    "electrakit.run_doctor": {
+        "electrakit.findings",
+        "electrakit.run_checks",
+        "electrakit.run_evidence",
+        "electrakit.run_files",
+    },
     "electrakit.share": BASE  # reads files
     | {
         "electrakit.share_config",
@@ -62,7 +83,30 @@ MAY_IMPORT = {
         "electrakit.run_doctor",
         "electrakit.findings",
     },
+    "electrakit.share.report_glue": BASE  # published scores and counts of operations: data and arithmetic, no torch
+    | SETTINGS
+    | {
+        "electrakit.evaluate.published",
+        "electrakit.model.counts",
+        "electrakit.presets",
+        "electrakit.run_files",
+        "electrakit.share",
+    },
+    "electrakit.share.open_pair": BASE | {"electrakit.share.pair", "electrakit.data", "electrakit.model"},
+    "electrakit.share.pair": BASE | {"electrakit.data", "electrakit.objective"},
+    "electrakit.share.convert": BASE | {"electrakit.share", "electrakit.data"},
     "electrakit.share.export": BASE
+    | SETTINGS
+    | {
+        "electrakit.share",
+        "electrakit.share_config",
+        "electrakit.data",
+        "electrakit.model",
+        "electrakit.objective",
+        "electrakit.train",
+        "electrakit.run_files",
+    },
+    "electrakit.share.networks": BASE
     | SETTINGS
     | {
         "electrakit.share",
@@ -72,9 +116,17 @@ MAY_IMPORT = {
         "electrakit.train",
         "electrakit.run_files",
     },
-    "electrakit.doctor": BASE | {"electrakit.data", "electrakit.findings", "electrakit.run_doctor"},
+    "electrakit.doctor": BASE
+    | {"electrakit.data", "electrakit.findings", "electrakit.run_doctor", "electrakit.run_files"},
     "electrakit.demo": BASE
-    | {"electrakit.data", "electrakit.doctor", "electrakit.presets", "electrakit.share", "electrakit.train"},
+    | {
+        "electrakit.data",
+        "electrakit.doctor",
+        "electrakit.findings",
+        "electrakit.presets",
+        "electrakit.share",
+        "electrakit.train",
+    },
     "electrakit.cli": {"electrakit"},
     "electrakit.__main__": {"electrakit.cli"},
 }

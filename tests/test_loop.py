@@ -167,7 +167,7 @@ def test_one_run_has_one_writer(tiny):
     config = tiny()
     pid = os.fork()
     if not pid:
-        from electrakit.data.folder import only_writer
+        from electrakit.locks import only_writer
 
         with only_writer(config.run):
             time.sleep(60)

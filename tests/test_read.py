@@ -5,6 +5,7 @@ import pytest
 from tiny_glue import write_glue
 
 from electrakit.errors import UserError
+from electrakit.evaluate.job import Source
 from electrakit.evaluate.read import has_split, read_split
 from electrakit.evaluate.tasks import TASKS
 
@@ -143,3 +144,17 @@ def test_the_hugging_face_layout_gives_the_same_rows(data, tmp_path, layout):
             ours, theirs = read(data, task, split), read(f"hf:{tmp_path / 'hf'}", task, split)
             assert (ours.first, ours.second, ours.labels) == (theirs.first, theirs.second, theirs.labels)
     assert not has_split(f"hf:{tmp_path / 'hf'}", TASKS["rte"], TASKS["rte"].split("train"))
+    source = Source(TASKS["cola"], f"hf:{tmp_path / 'hf'}")
+    before = source.fingerprint("labelled")
+    next(path for path in (tmp_path / "hf" / "cola").rglob("*") if path.is_file()).write_bytes(b"other data")
+    assert source.fingerprint("labelled") != before
+
+
+def test_a_hub_that_does_not_answer_is_said_at_once(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path))
+    for look in (read, lambda data, task: has_split(data, TASKS[task], TASKS[task].split("train"))):
+        with pytest.raises(
+            UserError, match=r"hf:nyu-mll/glue is no folder here, and the Hugging Face hub does not give it"
+        ):
+            look("hf:glue", "rte")

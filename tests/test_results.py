@@ -6,6 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from electrakit.evaluate.page import page, page_of_task
 from electrakit.evaluate.published import COLUMNS, PUBLISHED
 from electrakit.evaluate.report import markdown, plot_losses, plot_scores
 from electrakit.evaluate.results import average, best_of, summarise, summarise_all
@@ -99,6 +100,36 @@ def test_plots_are_pictures(tmp_path):
     plot_losses(by_task, tmp_path / "losses.png")
     for name in ("scores", "losses"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_shows_every_run_every_curve_and_what_is_published_by_itself():
+    by_task = {
+        name: [run(name, seed, 0.3 * seed, ["x"] if (name, seed) == ("rte", 1) else []) for seed in (1, 2, 3)]
+        for name in ("cola", "rte", "wnli")
+    }
+    figures = figures_of(by_task, preset="paper", model="hf/<mine>", ensembles={"rte": 0.654})
+    figures["tasks"]["cola"]["warnings"] = ["CoLA dev has 3 rows, the released one 1,043"]
+    text = page(figures, by_task)
+    assert "GLUE: hf/&lt;mine&gt;" in text and "<mine>" not in text
+    plot, *panels = text[text.index("</p>", text.index("Every run")) :].split("<svg")[1:]
+    assert (plot.count("<circle"), plot.count('class="cross"'), plot.count('class="known"')) == (8, 1, 2)
+    assert "RTE, seed 1: 30.0, collapsed" in plot
+    assert [panel.count("<polyline") for panel in panels] == [3, 3, 3]
+    assert sum(panel.count('class="curve cross"') for panel in panels) == 1
+    assert text.count("published: ") == len(PUBLISHED) + 1  # the rows, and the mark in the plot
+    assert "<strong>The average is over 2 of 8 tasks</strong> (CoLA, RTE)" in text and "2 of 8 tasks</small>" in text
+    assert "RTE: 1 of 3 runs collapsed; they are in the median." in text
+    assert "CoLA dev has 3 rows, the released one 1,043" in text and "RTE 65.4" in text
+    assert not any(word in text for word in ("<script", "http:", "https:", "src=", "url("))  # whole by itself
+    assert text.count("<table>") == text.count("</table>") == 2
+
+
+def test_the_page_of_a_task_of_ones_own_has_no_published_marks():
+    runs = [run("rte", seed, score, []) for seed, score in ((1, -0.2), (2, None))]
+    figures = {"model": "m", "preset": "paper", "task": "classification: a < b", **summarise(runs)}
+    text = page_of_task(figures | {"test": {"test": {"accuracy": 0.5}}}, runs, "mine")
+    assert "published:" not in text and 'class="known"' not in text and "classification: a &lt; b" in text
+    assert "test, the best run" in text and text.count("<polyline") == 2 and "nan" not in text.lower()
 
 
 def predictions():

@@ -13,8 +13,10 @@ import pytest
 from tiny_glue import write_glue, write_model
 
 import electrakit as ek
+from electrakit.cli import main
 from electrakit.errors import UserError
 from electrakit.evaluate_config import FinetuneConfig, GlueConfig
+from electrakit.locks import only_writer
 from electrakit.search_config import SearchConfig
 
 FAST = {"length": 32, "device": "cpu", "threads": 1, "epochs_tried": [2, 4], "batch_sizes": [8, 16]}
@@ -33,7 +35,7 @@ def whole(folder):
     """A search that nobody disturbed."""
     out = folder / "whole"
     return out, ek.search(
-        folder / "model", task="rte", data=folder / "glue", trials=6, together=2, out=out, workers=2, **FAST
+        folder / "model", task="rte", data=folder / "glue", trials=6, together=2, out=out, workers=1, **FAST
     )
 
 
@@ -75,7 +77,7 @@ def test_the_best_settings_become_a_preset(whole, folder):
 
 
 @pytest.mark.slow
-def test_what_is_tried_does_not_depend_on_workers_and_more_trials_go_on(whole, folder, tmp_path):
+def test_more_trials_go_on_as_if_it_had_never_ended(whole, folder, tmp_path):
     figures = whole[1]
     settings = {"task": "rte", "data": folder / "glue", "together": 2, "out": tmp_path / "out", "workers": 1, **FAST}
     first = ek.search(folder / "model", trials=4, **settings)
@@ -91,44 +93,75 @@ def test_what_is_tried_does_not_depend_on_workers_and_more_trials_go_on(whole, f
 
 @pytest.mark.slow
 def test_a_killed_search_goes_on_with_the_trial_that_was_running(folder, tmp_path):
-    """Killed again and again, it tries what an undisturbed one tries, and no finished run is run again."""
+    """Killed, it tries what an undisturbed one tries, and no finished run is run again."""
     command = [sys.executable, "-m", "electrakit", "search", folder / "model", "--task", "rte"]
-    command += ["--data", folder / "glue", "--trials", "5", "--together", "2", "--epochs", "30", "--batch-sizes", "8"]
-    command += ["16", "--length", "32", "--device", "cpu", "--workers", "1"]
+    command += ["--data", folder / "glue", "--trials", "7", "--together", "2", "--epochs", "15", "--batch-sizes", "8"]
+    command += ["16", "--length", "32", "--device", "cpu", "--workers", "1", "--out", tmp_path / "killed"]
 
-    def start(out):
+    def start():
         return subprocess.Popen(
-            [*map(str, command), "--out", str(out)],
+            list(map(str, command)),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
 
-    seen = {}
-    for num_wanted in (1, 3):
-        process = start(tmp_path / "killed")
-        deadline = time.monotonic() + 500
-        while len(times(tmp_path)) < num_wanted and time.monotonic() < deadline:
-            time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        assert len(times(tmp_path)) >= num_wanted
-        assert all(times(tmp_path)[path] == moment for path, moment in seen.items())
-        seen = times(tmp_path)
+    process = start()
+    deadline = time.monotonic() + 500
+    while len(times(tmp_path)) < 3 and time.monotonic() < deadline:  # in the second round, whose trials know the first
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    seen = times(tmp_path)
     states = [trial.state.name for trial in study(tmp_path / "killed").get_trials()]
-    assert "RUNNING" in states and len(seen) < 5
-    for out in ("killed", "undisturbed"):
-        process = start(tmp_path / out)
-        said, errors = process.communicate(timeout=900)
-        assert process.returncode == 0, errors
-        assert "best.json (for --preset)" in said
+    assert "RUNNING" in states and 3 <= len(seen) < 7
+    process = start()
+    said, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors
+    assert "best.json (for --preset)" in said
     assert all(times(tmp_path)[path] == moment for path, moment in seen.items())
-    both = [json.loads((tmp_path / out / "results.json").read_text()) for out in ("killed", "undisturbed")]
-    assert tried(both[0]) == tried(both[1])
-    assert "epochs" not in both[0]["trials"][0]["tried"]  # it was given
+    undisturbed = ek.search(
+        folder / "model",
+        task="rte",
+        data=folder / "glue",
+        out=tmp_path / "undisturbed",
+        trials=7,
+        together=2,
+        epochs=15,
+        **{name: FAST[name] for name in ("length", "device", "batch_sizes")},
+        workers=1,
+    )
+    found = json.loads((tmp_path / "killed" / "results.json").read_text())
+    assert tried(found) == tried(undisturbed)
+    assert "epochs" not in found["trials"][0]["tried"]  # it was given
     found = study(tmp_path / "killed").get_trials()
-    assert [trial.state.name for trial in found] == ["COMPLETE"] * 5
+    assert [trial.state.name for trial in found] == ["COMPLETE"] * 7
+
+
+def test_the_verb_prints_the_trials_the_best_first(folder, tmp_path, capsys):
+    arguments = ["search", folder / "model", "--task", "rte", "--data", folder / "glue", "--out", tmp_path / "out"]
+    arguments += ["--trials", 3, "--epochs-tried", 1, 2, "--batch-sizes", 8, "--lrs", 1e-4, 1e-3, "--workers", 1]
+    assert electra(*arguments, "--length", 32, "--device", "cpu") == 0
+    said = capsys.readouterr()
+    assert all(f"trial {number} of 3: accuracy" in said.err for number in (1, 2, 3))
+    assert "accuracy" in said.out and "best.json (for --preset)" in said.out
+    figures = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert len(figures["trials"]) == 3
+    runs = [json.loads(path.read_text())["identity"] for path in (tmp_path / "out").rglob("seed_1.json")]
+    assert [run["threads"] for run in runs] == [1, 1, 1]  # trials run side by side
+    assert {trial["tried"]["epochs"] for trial in figures["trials"]} <= {1, 2}
+    assert electra("search", folder / "model", "--task", "rte", "--out", tmp_path / "x") == 2
+    assert capsys.readouterr().err == "electra: --task rte needs --data, the folder of its files\n"
+
+
+def electra(*arguments):
+    """The exit code of a command that is run here."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stop:
+        main(list(map(str, arguments)))
+    signal.signal(signal.SIGTERM, before)
+    return stop.value.code
 
 
 def study(out):
@@ -137,7 +170,7 @@ def study(out):
 
 @pytest.mark.slow
 def test_pruned_trials_get_no_more_seeds_and_are_not_the_best(folder, tmp_path):
-    settings = {**FAST, "lrs": (1e-4, 1e-2), "trials": 10, "together": 2, "workers": 2}
+    settings = {**FAST, "lrs": (1e-4, 1e-2), "trials": 10, "together": 2, "workers": 1}
     figures = ek.search(
         folder / "model", task="stsb", data=folder / "glue", out=tmp_path, seeds=2, prune=True, **settings
     )
@@ -153,7 +186,7 @@ def test_files_of_your_own_are_searched_too(folder, tmp_path):
     rows = "".join(f"{word}\t{word}\n" for word in ("good", "bad") * 8)
     (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
     files = {"train": tmp_path / "rows.tsv", "dev": tmp_path / "rows.tsv"}
-    ek.search(folder / "model", **files, out=tmp_path / "out", trials=2, **FAST)
+    ek.search(folder / "model", **files, out=tmp_path / "out", trials=2, workers=1, **FAST)
     kept = json.loads((tmp_path / "out" / "best.json").read_text())
     config = FinetuneConfig.of("model", **files, out="elsewhere", preset=str(tmp_path / "out"))
     assert config.settings("small", "elsewhere", 3).lr == kept["settings"]["lr"]
@@ -191,10 +224,8 @@ def test_settings_that_make_no_sense_are_one_line(settings, said):
 
 
 def test_two_searches_in_one_folder_are_refused(folder, tmp_path):
-    from electrakit.evaluate.search import only_searcher
-
     settings = {"task": "rte", "data": folder / "glue", "out": tmp_path, **FAST}
-    with only_searcher(tmp_path), pytest.raises(UserError, match="another process is searching in"):
+    with only_writer(tmp_path), pytest.raises(UserError, match=r"another process is writing .*; wait for it"):
         ek.search(folder / "model", **settings)
     (tmp_path / "search.db").write_bytes(b"this is no database" * 100)
     with pytest.raises(UserError, match=r"search\.db cannot be used: .*; name another --out"):

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from electrakit import pretrain
-from electrakit.train.showcase import GUESSES, Showcase, Swap, print_guesses, print_swaps
+from electrakit.share.showcase import GUESSES, Showcase, Swap, print_guesses, print_swaps
 
 
 @pytest.mark.parametrize("preset", ["tiny", "modern_tiny"])

@@ -15,7 +15,7 @@ from electrakit.cli import main
 from electrakit.errors import UserError
 from electrakit.evaluate.classifier import load_tokenizer
 from electrakit.evaluate.finetune import evaluate
-from electrakit.evaluate.spans import MAX_ANSWER, NUM_BEST, answers_of, best_spans, span_loss
+from electrakit.evaluate.spans import MAX_ANSWER, NUM_BEST, answers_of, best_spans, best_texts, span_loss
 from electrakit.evaluate.squad import read_squad
 from electrakit.evaluate.squad_metrics import first_scores, second_scores
 from electrakit.evaluate.token_model import open_token_model
@@ -90,9 +90,59 @@ def test_a_tiny_model_learns_the_answers(folder, tmp_path, model):
         output = again(**inputs)
     span = inputs["input_ids"][0, output.start_logits.argmax() : output.end_logits.argmax() + 1]
     assert tokenizer.decode(span) == examples.questions[0].answers[0]
+    if model == "bert":
+        best_answers_are_ranked(tmp_path / "out", predicted)
+        questions_without_answers_are_answered(tmp_path / "out" / "model", folder / "first", predicted)
 
 
-def test_a_tiny_model_learns_which_questions_have_no_answer(folder, tmp_path):
+def best_answers_are_ranked(out, predicted):
+    ranked = json.loads((out / "nbest_predictions.json").read_text())
+    assert {name: answers[0]["text"] for name, answers in ranked.items()} == predicted
+    for answers in ranked.values():
+        assert 1 < len(answers) <= NUM_BEST and len({each["text"] for each in answers}) == len(answers)
+        scores = np.array([each["start_logit"] + each["end_logit"] for each in answers])
+        assert (np.diff(scores) <= 0).all()
+        shares = np.exp(scores - scores[0]) / np.exp(scores - scores[0]).sum()
+        np.testing.assert_allclose([each["probability"] for each in answers], shares, rtol=1e-6)
+
+
+def questions_without_answers_are_answered(model, data, predicted):
+    """A file of SQuAD whose answers nobody knows, and the same as a table."""
+    content = json.loads((data / "dev-v1.1.json").read_text())
+    rows = []
+    for paragraph in content["data"][0]["paragraphs"]:
+        entry = paragraph["qas"][0]
+        del entry["answers"]
+        rows.append({"id": entry["id"], "question": entry["question"], "context": paragraph["context"]})
+    (data / "asked.json").write_text(json.dumps(content))
+    (data / "asked.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name in ("asked.json", "asked.jsonl"):
+        found = ek.predict(model, data / name, device="cpu")
+        assert {row["id"]: row["prediction"] for row in found} == predicted
+        assert all(row["nbest"][0]["text"] == row["prediction"] for row in found)
+    (data / "unnamed.csv").write_text(f"question,context\n{rows[3]['question']},{rows[3]['context']}\n")
+    found = ek.predict(model, data / "unnamed.csv", device="cpu")
+    assert [(row["id"], row["prediction"]) for row in found] == [("0", predicted["q3"])]
+    for name, content, said in [
+        ("x.tsv", "question\ttext\na\tb\n", r"x\.tsv has the columns question, text, not 'context'"),
+        ("x.jsonl", '{"question": "a", "context": "b"}\n{"question": "a"}', r"x\.jsonl line 2 has no 'context'"),
+        (
+            "y.jsonl",
+            '{"id": 1, "question": "a", "context": "b"}\n' * 2,
+            r"y\.jsonl line 2: the id '1' was there before",
+        ),
+        ("x.json", "[]", r"x\.json at the top has no list 'data'"),
+    ]:
+        (data / name).write_text(content)
+        with pytest.raises(UserError, match=said):
+            ek.predict(model, data / name)
+    with pytest.raises(UserError, match="is of the class BertForQuestionAnswering, which takes no --text"):
+        ek.predict(model, data / "asked.json", text="question")
+    with pytest.raises(UserError, match=r"--out x\.json: predictions\.json, nbest_predictions\.json will be written"):
+        ek.predict(model, data / "asked.json", out="x.json", device="cpu")
+
+
+def test_a_tiny_model_learns_which_questions_have_no_answer(folder, tmp_path, capsys):
     out = tmp_path / "out"
     figures = ek.finetune(folder / "electra", task="SQuAD 2.0", data=folder / "second", out=out, **FAST)
     assert figures["medians"]["dev"] == dict.fromkeys(figures["medians"]["dev"], 1.0)
@@ -104,6 +154,16 @@ def test_a_tiny_model_learns_which_questions_have_no_answer(folder, tmp_path):
     assert all(files["answers"].values())
     assert first_scores({name: each or [""] for name, each in answers.items()}, files["predictions"])["exact"] == 1.0
     assert second_scores(answers, files["answers"], files["null_odds"])[0]["best_f1"] == 1.0
+    assert electra("predict", out / "model", folder / "second" / "dev-v2.0.json", "--out", out / "again") == 0
+    assert sorted(path.name for path in (out / "again").iterdir()) == [
+        "nbest_predictions.json",
+        "null_odds.json",
+        "predictions.json",
+    ]
+    assert json.loads((out / "again" / "predictions.json").read_text()) == files["predictions"]
+    assert json.loads((out / "again" / "null_odds.json").read_text()) == pytest.approx(files["null_odds"], abs=1e-3)
+    assert electra("predict", out / "model", folder / "second" / "dev-v2.0.json") == 0
+    assert json.loads(capsys.readouterr().out) == files["predictions"]
     # opened again it says the same, with its file beside it
     model, tokenizer = open_token_model(str(out / "model"), task), load_tokenizer(str(out / "model"))
     rows = encode_squad(examples, tokenizer, 64, False)
@@ -125,7 +185,7 @@ def test_the_threshold_of_a_bad_model_is_searched(folder, tmp_path):
     assert scores["best_f1"] >= max(scores["f1"] - 1e-9, 4 / 12)  # a third has no answer
     result = json.loads((tmp_path / "seed_1.json").read_text())
     assert result["kind"] == "spans" and "logits" not in result
-    assert result["files"] == ["answers.json", "null_odds.json", "predictions.json"]
+    assert result["files"] == ["answers.json", "null_odds.json", "predictions.json", "nbest_predictions.json"]
     assert (tmp_path / "seed_2.predictions.json").exists() and "dev" in result["threshold"]
 
 
@@ -139,8 +199,8 @@ def test_answers_are_found_across_windows(folder, tmp_path):
         start, end = rows.labels[number, :2]
         logits[rows.starts[number] + start, 0] = logits[rows.starts[number] + end, 1] = 5
     found, _ = answers_of(rows, logits)
-    assert {name: texts[0] for name, texts in found.items()} == {each.name: each.answers[0] for each in rows.questions}
-    assert all(1 < len(texts) <= NUM_BEST and len(set(texts)) == len(texts) for texts in found.values())
+    assert best_texts(found) == {each.name: each.answers[0] for each in rows.questions}
+    assert all(1 < len(best) <= NUM_BEST and len({each.text for each in best}) == len(best) for best in found.values())
     third = np.random.default_rng(0).normal(size=(len(logits), 1))
     _, null_odds = answers_of(rows, np.concatenate([logits, third], 1))
     for number, question in enumerate(rows.questions):  # the least of what its windows say at [CLS]
@@ -148,22 +208,23 @@ def test_answers_are_found_across_windows(folder, tmp_path):
         assert len(first_tokens) > 1 and null_odds[question.name] == pytest.approx(third[first_tokens].min())
 
 
-def test_mistakes_are_one_line(folder, tmp_path, capsys):
+def electra(*arguments):
+    """The exit code of a command that is run here."""
     before = signal.getsignal(signal.SIGTERM)
-    arguments = ["finetune", str(folder / "bert"), "--task", "squad", "--data", str(folder / "second")]
     with pytest.raises(SystemExit) as stop:
-        main([*arguments, "--out", str(tmp_path / "out")])
+        main(list(map(str, arguments)))
     signal.signal(signal.SIGTERM, before)
-    assert stop.value.code == 2
+    return stop.value.code
+
+
+def test_mistakes_are_one_line(folder, tmp_path, capsys):
+    arguments = ["finetune", folder / "bert", "--task", "squad", "--data", folder / "second"]
+    assert electra(*arguments, "--out", tmp_path / "out") == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "SQuAD 1.1 has no train-v1.1.json or train.json in" in said
     with pytest.raises(UserError, match=r"unknown task 'squat'; there are cola, .*, squad, squad2, chunking"):
         ek.finetune(folder / "bert", task="squat", data=folder / "first", out=tmp_path / "x")
     with pytest.raises(UserError, match="unknown task 'squad'; there are cola"):
         ek.glue(folder / "bert", tasks="squad", data=folder / "first", out=tmp_path / "x")
-
-
-def test_a_model_of_spans_is_not_taken_for_a_classifier(folder, tmp_path):
-    ek.finetune(folder / "bert", task="squad", data=folder / "first", out=tmp_path / "out", **{**FAST, "epochs": 1})
-    with pytest.raises(UserError, match="is a BertForQuestionAnswering, and electra predict labels whole rows"):
-        ek.predict(tmp_path / "out" / "model", folder / "first" / "dev-v1.1.json")
+    with pytest.raises(UserError, match="is of the class BertModel, which was not fine-tuned to predict anything"):
+        ek.predict(folder / "bert", folder / "first" / "dev-v1.1.json")

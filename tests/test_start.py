@@ -56,6 +56,13 @@ def test_sizes_come_from_the_model_and_a_new_generator_shares_its_embeddings(tin
     assert pretrain(longer).step == 3  # the model is not needed any more
 
 
+def test_a_model_for_rows_as_short_as_the_shards_is_enough_whatever_the_presets_length_is(tiny):
+    short = {name: {"max_length": 32} for name in ("discriminator", "generator")}
+    first = pretrain(tiny("first", steps=1, **short)).checkpoint
+    places = {"init_discriminator": str(first / "discriminator"), "init_generator": str(first / "generator")}
+    assert pretrain(tiny("second", length=64, steps=1, **places)).step == 1
+
+
 def test_models_that_were_not_tied_are_told(tiny, checkpoint, capfd):
     other = pretrain(tiny("other", steps=1, seed=5)).checkpoint
     begun(tiny("mixed", init_discriminator=str(checkpoint / "discriminator"), init_generator=str(other / "generator")))
@@ -128,7 +135,7 @@ def test_pickled_weights_are_not_opened(tiny, checkpoint):
     folder = checkpoint / "discriminator"
     torch.save({"x": torch.zeros(1)}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="cannot read the weights"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin, a pickle that could run any code: .* save_pretrained"):
         pretrain(tiny("second", init_discriminator=str(folder)))
 
 

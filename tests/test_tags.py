@@ -176,6 +176,20 @@ def test_a_tiny_model_learns_the_chunks(folder, tmp_path, model):
     with torch.no_grad():
         best = again(**inputs).logits[0].argmax(-1)[1:-1]
     assert [again.config.id2label[int(number)] for number in best] == [fields[2] for fields in said[: len(best)]]
+    if model == "bert":
+        words_of_a_file_are_tagged(tmp_path / "out" / "model", folder / "conll2000" / "test.txt", said, tmp_path)
+
+
+def words_of_a_file_are_tagged(model, path, said, tmp_path):
+    """The file that was scored, as it is and without its tags."""
+    found = ek.predict(model, path, out=tmp_path / "tagged.txt", device="cpu")
+    lines = (tmp_path / "tagged.txt").read_text().splitlines()
+    assert [line.split() for line in lines if line] == [[word, "XX", tag, tagged] for word, tag, tagged in said]
+    (tmp_path / "words.txt").write_text("\n".join(line.split()[0] if line else "" for line in lines))
+    assert ek.predict(model, tmp_path / "words.txt", device="cpu") == found
+    assert [tag for sentence in found for tag in sentence["tags"]] == [tagged for *_, tagged in said]
+    (tmp_path / "long.txt").write_text("bal\n" * 70)  # the model has 64 positions, two of them for [CLS] and [SEP]
+    assert ek.predict(model, tmp_path / "long.txt", device="cpu")[0]["tags"][62:] == ["O"] * 8
 
 
 def test_beside_a_dev_file_the_test_file_is_a_test(folder, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from pathlib import Path
 
 import pytest
 import transformers
@@ -10,6 +11,8 @@ from tiny_glue import WORDS, write_glue, write_model
 import electrakit as ek
 from electrakit.cli import main
 from electrakit.errors import UserError
+from electrakit.evaluate_config import FinetuneConfig
+from electrakit.search_config import SearchConfig
 
 FAST = {"epochs": 30, "batch_size": 8, "length": 32, "lr": 3e-3, "layer_decay": 1.0, "device": "cpu", "threads": 1}
 
@@ -53,6 +56,8 @@ def test_classes_are_learned_kept_by_name_and_predicted(folder, tmp_path, capsys
     assert figures["task"] == "classification: 2 classes of 'answer': no, yes; text is 'text'"
     assert figures["test"]["test"]["accuracy"] == 1.0
     assert (tmp_path / "mine" / "test.tsv").read_text() == "index\tprediction\n0\tyes\n1\tno\n"
+    text = (tmp_path / "mine" / "results.html").read_text()
+    assert "classification: 2 classes of &#x27;answer&#x27;: no, yes" in text and "test, the best run" in text
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "mine" / "model")
     assert model.config.id2label == {0: "no", 1: "yes"}
     found = ek.predict(tmp_path / "mine" / "model", folder / "test.csv", out=tmp_path / "predicted.tsv", device="cpu")
@@ -61,6 +66,8 @@ def test_classes_are_learned_kept_by_name_and_predicted(folder, tmp_path, capsys
     assert (tmp_path / "predicted.tsv").read_text().splitlines()[1].startswith("0\tyes\t0.")
     electra("predict", tmp_path / "mine" / "model", folder / "test.csv")
     assert capsys.readouterr().out == (tmp_path / "predicted.tsv").read_text()
+    assert electra("predict", tmp_path / "mine" / "model", folder / "train.tsv", "--text", "nothing") == 2
+    assert "has the columns text, answer, not 'nothing'; name them with --text" in capsys.readouterr().err
 
 
 def test_numbers_are_learned_in_their_own_units(folder, tmp_path):
@@ -83,13 +90,23 @@ def test_several_seeds_keep_the_best_and_are_not_run_again(folder, tmp_path):
     assert (tmp_path / "out" / "model" / "model.safetensors").exists()
 
 
-def test_a_task_of_glue_from_the_command_line(folder, tmp_path, capsys):
+def test_a_task_of_glue_from_the_command_line(folder, tmp_path, capsys, monkeypatch):
+    """Without --out in runs/MODEL/TASK."""
+    monkeypatch.chdir(tmp_path)
     write_glue(folder / "glue", num_train=16)
-    arguments = ["finetune", folder / "model", "--task", "RTE", "--data", folder / "glue", "--out", tmp_path / "rte"]
+    arguments = ["finetune", folder / "model", "--task", "RTE", "--data", folder / "glue"]
     assert electra(*arguments, "--epochs", 1, "--length", 32, "--threads", 1) == 0
     said = capsys.readouterr().out
-    assert "dev: accuracy" in said and "RTE train has 16 rows" in said
-    assert len((tmp_path / "rte" / "RTE.tsv").read_text().splitlines()) == 10
+    assert "dev: accuracy" in said and "RTE train has 16 rows" in said and "runs/model/rte: model/" in said
+    assert len((tmp_path / "runs" / "model" / "rte" / "RTE.tsv").read_text().splitlines()) == 10
+
+
+def test_files_of_ones_own_are_named_by_their_file_or_folder():
+    files = {"train": "data/reviews/train.tsv", "dev": "data/reviews/dev.tsv"}
+    assert FinetuneConfig.of("hf/mine", **files).out == Path("runs/mine/reviews")
+    assert SearchConfig.of("hf/mine", **files).out == Path("runs/mine/reviews/search")
+    assert FinetuneConfig.of("hf/mine/", **{**files, "train": "Films.jsonl"}).out == Path("runs/mine/films")
+    assert FinetuneConfig.of("hf/mine", **files, out="x").out == Path("x")
 
 
 def test_mistakes_are_one_line(folder, tmp_path, capsys):
@@ -99,8 +116,8 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys):
     assert said.count("\n") == 1 and "say with --label which is the label" in said
     assert electra("predict", folder / "model", folder / "nothing.tsv") == 2
     assert "nothing.tsv does not exist" in capsys.readouterr().err
-    assert electra("predict", folder / "model", folder / "train.tsv", "--text", "nothing") == 2
-    assert "has the columns text, answer, not 'nothing'; name them with --text" in capsys.readouterr().err
+    assert electra("predict", folder / "model", folder / "train.tsv") == 2
+    assert "is of the class ElectraModel, which was not fine-tuned to predict anything" in capsys.readouterr().err
     with pytest.raises(UserError, match="name either --train and --dev"):
         ek.finetune(folder / "model", out=tmp_path / "x")
     with pytest.raises(UserError, match="needs --data"):

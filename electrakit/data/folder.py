@@ -5,7 +5,6 @@ the files back to that and goes on. `manifest.json` is written last: a folder wi
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -285,15 +284,3 @@ def _file_state(saved: dict[str, Any]) -> dict[str, Any]:
         {"name": str(one["name"]), "rows": int(one["rows"]), "xxh3_128": one["xxh3_128"]} for one in saved["finished"]
     ]
     return {"finished": finished, "num_rows": int(saved["num_rows"])}
-
-
-@contextlib.contextmanager
-def only_writer(out: Path, flag: str = "--out") -> Iterator[None]:
-    """One process writes a folder; the lock goes with the process, however it ends."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is writing {out}; wait for it, or name another {flag}") from None
-        yield

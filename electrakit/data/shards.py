@@ -24,7 +24,6 @@ from electrakit.data.folder import (
     has_notebook,
     has_tokenizer,
     is_ours,
-    only_writer,
     remove_notebook,
 )
 from electrakit.data.plan import Plan, make_plan, refuse_changed, refuse_other
@@ -32,6 +31,7 @@ from electrakit.data.rows import pack
 from electrakit.data.sources import Document, Input, find_inputs
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.errors import UserError, mended_by_user
+from electrakit.locks import only_writer
 from electrakit.progress import console
 
 

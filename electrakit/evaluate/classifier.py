@@ -1,10 +1,8 @@
 """A folder of any transformers encoder in, a classifier out; saved as a plain transformers classifier with the same logits."""
 
-import contextlib
 import inspect
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +12,7 @@ from torch import Tensor, nn
 from electrakit.errors import UserError
 from electrakit.evaluate.heads import HEADS, settings_for, write_head
 from electrakit.evaluate.tasks import Task
+from electrakit.loading import quiet, readable, require_safe
 
 Head = Literal["official", "transformers"]
 MAX_DIFFERENCE = 1e-4  # of logits, relative to the largest: the two ways to compute them round differently
@@ -150,66 +149,3 @@ def load_tokenizer(place: str) -> Any:
     if tokenizer.pad_token_id is None:
         raise UserError(f"the tokenizer of {place!r} has no padding token")
     return tokenizer
-
-
-def require_safe(place: str) -> None:
-    """Weights as safetensors only: a pickle can run any code when it is loaded."""
-    folder = Path(place)
-    if not folder.is_dir():
-        if folder.exists() or place.startswith((".", "/", "~")) or place.count("/") > 1:
-            raise UserError(f"the model {place!r} is not a folder; name a transformers folder or a model of the hub")
-        require_reachable(place)
-        return
-    if not (folder / "config.json").exists():
-        raise UserError(f"{place!r} has no config.json; name the folder of a transformers model")
-    if not any(folder.glob("*.safetensors")):
-        pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth", ".ckpt")]
-        if pickles:
-            raise UserError(
-                f"{place!r} has its weights in {pickles[0]}, a pickle that could run any code: load it where you trust it "
-                "and save it with save_pretrained, which writes model.safetensors"
-            )
-        raise UserError(f"{place!r} has no model.safetensors")
-
-
-def require_reachable(name: str) -> None:
-    """One quick question to the hub, if the model is not in the cache: transformers would ask six times, in half a minute."""
-    import huggingface_hub
-
-    if isinstance(huggingface_hub.try_to_load_from_cache(name, "config.json"), str):
-        return
-    try:
-        huggingface_hub.HfApi().model_info(name, timeout=20)
-    except Exception as error:  # of the network, of the hub, of the name
-        why = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{name!r} is no folder here, and the Hugging Face hub does not give it ({why})") from None
-
-
-@contextlib.contextmanager
-def readable(place: str) -> Iterator[None]:
-    """What transformers cannot load is the user's to mend."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # safetensors', the hub's and transformers' own errors have no common class
-        raise UserError(
-            f"cannot load {place!r}: {' '.join(str(error).split())[:300] or type(error).__name__}"
-        ) from None
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without transformers' bars, and its report that a head is new: it is meant to be."""
-    from transformers.utils import logging
-
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if has_bars:
-            logging.enable_progress_bar()

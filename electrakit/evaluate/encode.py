@@ -46,10 +46,8 @@ def encode(examples: Examples, tokenizer: Any, length: int, both_orders: bool = 
         labels = labels + labels if labels is not None else None
     ids, segments, lengths = [], [], []
     for start in range(0, len(first), ROWS_AT_ONCE):
-        pairs = (first[start : start + ROWS_AT_ONCE],)
-        if second is not None:
-            pairs += (second[start : start + ROWS_AT_ONCE],)  # type: ignore[assignment]
-        rows = tokenizer(*pairs, truncation="longest_first", max_length=length, return_attention_mask=False)
+        texts = [each[start : start + ROWS_AT_ONCE] for each in (first, second) if each is not None]
+        rows = tokenizer(*texts, truncation="longest_first", max_length=length, return_attention_mask=False)
         lengths += [len(row) for row in rows["input_ids"]]
         ids.append(np.concatenate([np.asarray(row, np.int32) for row in rows["input_ids"]]))
         if "token_type_ids" in rows:

@@ -69,9 +69,11 @@ def finetune_job(job: Job) -> dict[str, Any]:
             "device": str(device),
         }
         if job.keeps_model:
-            columns = {"columns": list(job.task.columns), "length": length, "task": job.task.name}
+            about = {"columns": list(job.task.columns), "length": length, "task": job.task.name}
+            if "threshold" in scored.details:  # above which a question has no answer; JSON knows no infinity
+                about["threshold"] = max(scored.details["threshold"]["dev"], -1e9)
             with mended_by_user(job.out):
-                classifier.save(job.model_path, tokenizer, job.task.scale, columns)
+                classifier.save(job.model_path, tokenizer, job.task.scale, about)
             if (
                 isinstance(classifier, Classifier) and job.settings.precision == "float32"
             ):  # else what was scored is rounded, and what is saved is not
@@ -265,7 +267,7 @@ def open_classifier(place: str) -> Classifier:
     """A finished classifier, of ours or of others."""
     import transformers
 
-    from electrakit.evaluate.classifier import quiet, readable, require_safe
+    from electrakit.loading import quiet, readable, require_safe
 
     require_safe(place)
     with quiet(), readable(place):

@@ -15,6 +15,7 @@ from electrakit.engines import open_workers
 from electrakit.errors import UserError, mended_by_user
 from electrakit.evaluate.files import write_json, write_whole
 from electrakit.evaluate.job import Job, Source
+from electrakit.evaluate.page import page
 from electrakit.evaluate.read import has_split, read_split
 from electrakit.evaluate.report import markdown, plot_losses, plot_scores
 from electrakit.evaluate.results import Result, best_of, summarise_all
@@ -29,8 +30,8 @@ SECONDS_TO_BE_SEEN = 120.0  # network file systems remember for up to a minute t
 def glue(model: str | Path, **settings: Any) -> dict[str, Any]:
     """Fine-tune `model` on GLUE: `glue("hf/mine", data="glue", seeds=5, out="runs/mine/glue")`.
 
-    Settings are those of GlueConfig. Finished runs in `out` are not run again. Writes results.json, results.md, scores.png,
-    losses.png and submission.zip; returns what is in results.json.
+    Settings are those of GlueConfig. Finished runs in `out` are not run again. Writes results.html, a page with everything,
+    results.json, results.md, scores.png, losses.png and submission.zip; returns what is in results.json.
     """
     config = GlueConfig.of(model, **settings)
     assert config.model is not None and config.data is not None and config.out is not None
@@ -59,6 +60,7 @@ def glue(model: str | Path, **settings: Any) -> dict[str, Any]:
         write_whole(config.out / "results.md", markdown(figures).encode())
         plot_scores(figures, config.out / "scores.png")
         plot_losses(results, config.out / "losses.png")
+        write_whole(config.out / "results.html", page(figures, results).encode())
     return figures
 
 
@@ -97,7 +99,7 @@ def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[
 
 
 def model_size(model: str) -> Size:
-    from electrakit.evaluate.classifier import quiet, readable, require_safe
+    from electrakit.loading import quiet, readable, require_safe
 
     require_safe(model)
     import transformers
@@ -132,7 +134,8 @@ Run = Callable[[Callable[[Job], Any], Sequence[Job]], Iterator[tuple[Job, Any]]]
 
 @contextlib.contextmanager
 def runners(config: TuningConfig, is_here: bool = False) -> Iterator[Run]:
-    """`run(function, jobs)`: on so many worker processes as asked for, started when there is something to do; or here."""
+    """`run(function, jobs)`: on so many worker processes as asked for, started when there is something to do; one alone is us."""
+    is_here = is_here or (config.engine == "local" and (config.workers or num_workers(config)) == 1)
     with contextlib.ExitStack() as stack:
         workers: list[Workers] = []
 

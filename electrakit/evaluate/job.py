@@ -12,6 +12,7 @@ from electrakit.evaluate.encode import Encoded, encode
 from electrakit.evaluate.files import fingerprint, text_fingerprint
 from electrakit.evaluate.own import examples_of, read_table
 from electrakit.evaluate.read import find_file, has_split, read_split
+from electrakit.evaluate.read_hf import files_of
 from electrakit.evaluate.squad import read_squad
 from electrakit.evaluate.tags import encode_tags, read_chunks
 from electrakit.evaluate.tasks import Split, Task
@@ -19,6 +20,20 @@ from electrakit.evaluate.token_tasks import find_token_file
 from electrakit.evaluate.windows import encode_squad
 from electrakit.evaluate_config import FinetuneSettings
 
+RESULT = {
+    "title",
+    "seed",
+    "start_from",
+    "metric",
+    "score",
+    "scores",
+    "collapsed",
+    "losses",
+    "files",
+    "head",
+    "warnings",
+}
+RESULT |= {"seconds"}  # what is read from the result of a run
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
 TOKEN_ENCODERS: dict[str, Callable[[Any, Any, int, bool], Encoded]] = {"spans": encode_squad, "tags": encode_tags}
 
@@ -63,7 +78,8 @@ class Source:
         if self.data is None:
             return fingerprint(Path(path) for name, path in self.files if (name == "test") == (kind == "test"))
         if self.data.startswith("hf:") and self.task.kind == "sentences":
-            return self.data
+            name = self.data.removeprefix("hf:")
+            return fingerprint(files_of(name, self.task)) if Path(name).is_dir() else self.data
         names = self.task.names_of("test") if kind == "test" else ("train", *self.task.names_of("dev"))
         paths = [self._path(name) for name in names]
         return fingerprint(path for path in paths if path is not None)
@@ -150,6 +166,11 @@ class Job:
             before = result["identity"]
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{self.result_path} is not the result of a run; remove it") from None
+        missing = sorted(RESULT - set(result))
+        if missing:
+            raise UserError(
+                f"{self.result_path} has no {missing[0]!r}: an older electrakit wrote it; remove it, and the run is made again"
+            )
         now = json.loads(json.dumps(self.identity()))
         if before != now:
             raise UserError(f"{self.result_path} is of a run with {difference(before, now)}; use another --out")

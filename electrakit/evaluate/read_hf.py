@@ -9,6 +9,7 @@ from electrakit.evaluate.read import Examples, Reading, find_folder
 from electrakit.evaluate.tasks import Split, Task
 
 HUB_NAME = "nyu-mll/glue"
+SECONDS_TO_ANSWER = 20.0
 
 
 def read_hf(name: str, task: Task, split: Split) -> Examples:
@@ -48,6 +49,8 @@ def number_of(task: Task, label: Any, names: Any, where: str) -> float:
 
 
 def has_hf(name: str, task: Task, split: Split) -> bool:
+    if not Path(name).is_dir():
+        require_reachable(hub_name(name))  # that nothing can be read at all is no answer
     try:
         return split.hf in load(name, hf_name(task, split), split.folders or task.folders)
     except UserError:
@@ -58,13 +61,45 @@ def hf_name(task: Task, split: Split) -> str:
     return split.name if split.folders else task.hf_name or task.name
 
 
-@lru_cache(maxsize=4)
-def load(name: str, variant: str, folders: tuple[str, ...]) -> Any:
-    """All splits of a task."""
+def import_datasets(name: str) -> Any:
     try:
         import datasets
     except ImportError:
         raise UserError(f"hf:{name} needs the datasets library; pip install 'electrakit[hf]'") from None
+    return datasets
+
+
+def hub_name(name: str) -> str:
+    return HUB_NAME if name == "glue" else name
+
+
+@lru_cache(maxsize=4)
+def require_reachable(name: str) -> None:
+    """One quick question to the hub, if the dataset is not in the cache: the datasets library would ask for minutes."""
+    import huggingface_hub
+
+    datasets = import_datasets(name)
+    if (Path(datasets.config.HF_DATASETS_CACHE) / name.replace("/", "___")).is_dir():
+        return
+    try:
+        huggingface_hub.HfApi().dataset_info(name, timeout=SECONDS_TO_ANSWER)
+    except Exception as error:  # of the network, of the hub, of the name
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(
+            f"hf:{name} is no folder here, and the Hugging Face hub does not give it ({why}); check its name and the network"
+        ) from None
+
+
+def files_of(name: str, task: Task) -> list[Path]:
+    """The files of a task in a folder."""
+    folder = find_folder(Path(name), (task.hf_name or task.name, *task.folders))
+    return sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
+
+
+@lru_cache(maxsize=4)
+def load(name: str, variant: str, folders: tuple[str, ...]) -> Any:
+    """All splits of a task."""
+    datasets = import_datasets(name)
     if Path(name).is_dir():
         folder = find_folder(Path(name), (variant, *folders))
         if folder is None:
@@ -80,11 +115,11 @@ def load(name: str, variant: str, folders: tuple[str, ...]) -> Any:
             split: datasets.Dataset.from_parquet(paths, keep_in_memory=True)  # nothing of it is left in a cache
             for split, paths in files.items()
         }
-    hub_name = HUB_NAME if name == "glue" else name
+    require_reachable(hub_name(name))
     try:
-        return datasets.load_dataset(hub_name, variant)
+        return datasets.load_dataset(hub_name(name), variant)
     except Exception as error:  # its own errors have no common class
         why = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"cannot load the dataset {hub_name!r} ({variant}): {why}; check its name and the network, or name a folder"
+            f"cannot load the dataset {hub_name(name)!r} ({variant}): {why}; check its name and the network, or name a folder"
         ) from None

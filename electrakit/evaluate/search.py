@@ -3,9 +3,7 @@
 What is tried next depends on --seed and on the trials of earlier rounds only: not on workers, engine or interruptions.
 """
 
-import contextlib
-import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from electrakit.evaluate.report import DASH, percent
 from electrakit.evaluate.results import Result, summarise
 from electrakit.evaluate.tune import in_words, jobs_of, source_of
 from electrakit.evaluate_config import BEST, FinetuneSettings
+from electrakit.locks import only_writer
 from electrakit.progress import console
 from electrakit.search_config import SearchConfig
 
@@ -35,8 +34,9 @@ def search(model: str | Path, **settings: Any) -> dict[str, Any]:
     optuna = import_optuna()
     assert config.model is not None and config.out is not None
     source = source_of(config)
-    first = [replace(job, keeps_model=False) for job in jobs_of(config, source)]
-    with mended_by_user(config.out), only_searcher(config.out), runners(config) as run:
+    threads = config.threads or 1  # trials run side by side, also where each has one seed
+    first = [replace(job, keeps_model=False, threads=threads) for job in jobs_of(config, source)]
+    with mended_by_user(config.out), only_writer(config.out), runners(config) as run:
         study = open_study(config, first[0])
         number = 0
         while number < config.trials:
@@ -62,18 +62,6 @@ def import_optuna() -> Any:
         raise UserError("electra search needs Optuna: pip install 'electrakit[search]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
-
-
-@contextlib.contextmanager
-def only_searcher(out: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with the process, however it ends."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is searching in {out}; wait for it, or name another --out") from None
-        yield
 
 
 def open_study(config: SearchConfig, job: Job) -> Any:
@@ -227,11 +215,12 @@ def markdown(figures: dict[str, Any]) -> str:
 
 def table_of(figures: dict[str, Any], num_rows: int | None = None) -> tuple[list[str], list[list[str]]]:
     names = list(figures["trials"][0]["tried"])
-    header = ["trial", *(name.replace("_", " ") for name in names), figures["metric"], "min", "max", "notes"]
+    spread = ["min", "max"] if figures["seeds"] > 1 else []
+    header = ["trial", *(name.replace("_", " ") for name in names), figures["metric"], *spread, "notes"]
     rows = []
     for trial in figures["trials"][:num_rows]:
         notes = ["no more seeds"] * trial["is_pruned"] + ["collapsed"] * bool(trial["collapsed"])
         cells = [str(trial["number"]), *(f"{trial['tried'][name]:.3g}" for name in names)]
-        cells += [percent(trial[name]) for name in ("median", "min", "max")]
+        cells += [percent(trial[name]) for name in ("median", *spread)]
         rows.append([*cells, ", ".join(notes) or DASH])
     return header, rows

@@ -4,11 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from electrakit.evaluate.report import DASH, notes_of, percent
 from electrakit.evaluate.tasks import AVERAGED, TASKS
+from electrakit.evaluate_config import BEST, FinetuneConfig
 
 
 def show_glue(settings: dict[str, Any]) -> None:
@@ -43,7 +45,8 @@ def show_glue(settings: dict[str, Any]) -> None:
     scope = "the 8 tasks" if average["is_complete"] else f"{len(average['tasks'])} of {len(AVERAGED)} tasks"
     screen.print(f"average over {scope}: {percent(average['value'])}", markup=False)
     screen.print(figures["submission"], markup=False, soft_wrap=True)
-    screen.print(f"{settings['out']}: results.md, results.json, scores.png, losses.png", markup=False, soft_wrap=True)
+    written = "results.html, results.md, results.json, scores.png, losses.png"
+    screen.print(f"{settings['out']}: {written}", markup=False, soft_wrap=True)
 
 
 def show_finetune(settings: dict[str, Any]) -> None:
@@ -51,6 +54,7 @@ def show_finetune(settings: dict[str, Any]) -> None:
     from electrakit.evaluate.tune import finetune
 
     screen = Console(highlight=False)
+    settings["out"] = FinetuneConfig.of(**settings).out
     figures = finetune(**settings)
     for split, scores in figures["medians"].items():
         said = ", ".join(f"{metric} {percent(score)}" for metric, score in scores.items())
@@ -60,19 +64,21 @@ def show_finetune(settings: dict[str, Any]) -> None:
         screen.print(f"{split}: {said} (the best run)", markup=False)
     for note in notes_of(figures):
         screen.print(note.replace("**", ""), markup=False, soft_wrap=True)
-    written = ", ".join(["model/", "results.json", *figures["files"]])
+    written = ", ".join(["model/", "results.html", "results.json", *figures["files"]])
     screen.print(f"{settings['out']}: {written}", markup=False, soft_wrap=True)
 
 
 def show_search(settings: dict[str, Any]) -> None:
     """Search, and print the best trials."""
     from electrakit.evaluate.search import search, table_of
-    from electrakit.evaluate_config import BEST
+    from electrakit.search_config import SearchConfig
 
     screen = Console(highlight=False)
+    settings["out"] = SearchConfig.of(**settings).out
     figures = search(**settings)
     header, rows = table_of(figures, num_rows=10)
-    table = Table(*header)
+    names = (name.replace(" ", "\n") for name in header)
+    table = Table(*names, box=SIMPLE_HEAD, pad_edge=False)  # nothing is cut at 80 columns
     for row in rows:
         table.add_row(*row)
     screen.print(table)
@@ -81,11 +87,11 @@ def show_search(settings: dict[str, Any]) -> None:
 
 def show_predict(settings: dict[str, Any]) -> None:
     """Predict a file; to standard output if no other place is named."""
-    from electrakit.evaluate.tune import predict
+    from electrakit.evaluate.predict import predicted, write
 
     out: Path | None = settings["out"]
-    found = predict(**settings)
+    found = predicted(settings["model"], settings["file"], settings["text"], settings["device"])
     if out is None:
-        lines = ["\t".join(["index", *found[0]])]
-        lines += ["\t".join([str(index), *map(str, row.values())]) for index, row in enumerate(found)]
-        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.write(found.text)
+    else:
+        write(found, out)

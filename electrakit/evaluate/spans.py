@@ -1,6 +1,9 @@
 """Logits of windows in, answers out: the loss, the n best spans, the scores and the files of SQuAD."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -33,12 +36,21 @@ def span_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
     return loss
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A span of a text that may be what was asked for."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+
+
 def score_spans(task: Task, rows: dict[str, Any], logits: dict[str, np.ndarray]) -> Scored:
     """The scores of the answers, and the files that the official scripts take."""
     scored = Scored(is_finite=all(bool(np.isfinite(each).all()) for each in logits.values()))
     for name, windows in rows.items():
         best, null_odds = answers_of(windows, logits[name])
-        predicted = {question: texts[0] if texts else "" for question, texts in best.items()}
+        predicted = best_texts(best)
         answers = {question.name: question.answers for question in windows.questions}
         prefix = "" if name == "dev" else f"{name}_"
         if task.may_be_unanswerable:
@@ -46,12 +58,11 @@ def score_spans(task: Task, rows: dict[str, Any], logits: dict[str, np.ndarray])
             scored.details["threshold"] = {name: threshold}
             scored.files[f"{prefix}answers.json"] = as_json(predicted)
             scored.files[f"{prefix}null_odds.json"] = as_json(null_odds)
-            predicted = {key: "" if null_odds[key] > threshold else text for key, text in predicted.items()}
+            predicted = best_texts(best, null_odds, threshold)
         else:
             scored.scores[name] = first_scores(answers, predicted)
         scored.files[f"{prefix}predictions.json"] = as_json(predicted)
-        if len(predicted) > 1 and len(set(predicted.values())) == 1 and len(set(answers.values())) > 1:
-            scored.collapsed.append(f"all {name} predictions are {next(iter(predicted.values()))!r}")
+        scored.files[f"{prefix}nbest_predictions.json"] = as_json(ranked(best))
     return scored
 
 
@@ -59,28 +70,66 @@ def as_json(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def answers_of(windows: Windows, logits: np.ndarray) -> tuple[dict[str, list[str]], dict[str, float]]:
+def best_texts(
+    best: dict[str, list[Answer]], null_odds: dict[str, float] | None = None, threshold: float = 0.0
+) -> dict[str, str]:
+    """By question: its best answer; none where the odds of having none are above the threshold."""
+    odds = null_odds or {}
+    return {
+        name: answers[0].text if answers and not odds.get(name, -np.inf) > threshold else ""
+        for name, answers in best.items()
+    }
+
+
+def ranked(best: dict[str, list[Answer]]) -> dict[str, list[dict[str, Any]]]:
+    """By question: the n best answers as the official code has them, with their share among these."""
+    return {
+        name: [
+            {
+                "text": answer.text,
+                "probability": share,
+                "start_logit": answer.start_logit,
+                "end_logit": answer.end_logit,
+            }
+            for answer, share in zip(answers, shares_of(answers), strict=True)
+        ]
+        for name, answers in best.items()
+    }
+
+
+def shares_of(answers: Sequence[Answer]) -> list[float]:
+    """The softmax of their scores."""
+    scores = np.asarray([answer.start_logit + answer.end_logit for answer in answers], np.float64)
+    powers = np.exp(scores - scores.max(initial=-np.inf))
+    return (powers / powers.sum()).tolist()
+
+
+def answers_of(windows: Windows, logits: np.ndarray) -> tuple[dict[str, list[Answer]], dict[str, float]]:
     """By question: the n best answers, the best first, and how likely it is that there is none (the least of its windows)."""
     assert windows.question_of is not None and windows.labels is not None and windows.first_token is not None
-    spans: dict[int, list[tuple[float, int, int]]] = {}
+    best: dict[str, list[Answer]] = {}
     null_odds: dict[str, float] = {}
-    for number, place in enumerate(windows.question_of.tolist()):
-        found = logits[windows.starts[number] : windows.starts[number + 1]]
-        first, last = windows.labels[number, 3:]
-        shift = int(windows.first_token[number])
-        spans.setdefault(place, []).extend(
-            (score, start + shift, end + shift)
-            for score, start, end in best_spans(found[first : last + 1], windows.can_start[number])
-        )
-        if logits.shape[1] > 2:
-            question = windows.questions[place].name
-            null_odds[question] = min(null_odds.get(question, np.inf), float(found[0, 2]))
-    best: dict[str, list[str]] = {}
-    for place, question in enumerate(windows.questions):
+    for place, numbers in groupby(range(len(windows)), windows.question_of.tolist().__getitem__):
+        question, spans = windows.questions[place], []
+        for number in numbers:
+            found = logits[windows.starts[number] : windows.starts[number + 1]]
+            first, last = windows.labels[number, 3:]
+            inside, shift = found[first : last + 1], int(windows.first_token[number])
+            spans += [
+                (score, start + shift, end + shift, float(inside[start, 0]), float(inside[end, 1]))
+                for score, start, end in best_spans(inside, windows.can_start[number])
+            ]
+            if logits.shape[1] > 2:
+                null_odds[question.name] = min(null_odds.get(question.name, np.inf), float(found[0, 2]))
         context, offsets = windows.contexts[question.context], windows.offsets[question.context]
-        ordered = sorted(spans[place], key=lambda span: -span[0])
-        texts = (context[offsets[start, 0] : offsets[end, 1]].strip() for _, start, end in ordered)
-        best[question.name] = [text for text in dict.fromkeys(texts) if text][:NUM_BEST]
+        different: dict[str, Answer] = {}
+        for _, start, end, *ends in sorted(spans, key=lambda span: -span[0]):
+            text = context[offsets[start, 0] : offsets[end, 1]].strip()
+            if text and text not in different:  # else a better one says the same
+                different[text] = Answer(text, *ends)
+            if len(different) == NUM_BEST:
+                break
+        best[question.name] = list(different.values())
     return best, null_odds
 
 

@@ -1,11 +1,14 @@
 """A file of SQuAD in, questions out; the files of other people are checked place by place."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from electrakit.errors import UserError
+from electrakit.evaluate.own import read_table
 from electrakit.evaluate.tasks import Split, Task
 from electrakit.evaluate.token_tasks import require_file, rows_warning
 
@@ -19,8 +22,8 @@ class Question:
     text: str
     context: int
     """The number of the text."""
-    answers: tuple[str, ...]
-    """None if it cannot be answered."""
+    answers: tuple[str, ...] = ()
+    """None if it cannot be answered, or nobody has said how."""
     start: int = 0
     """Where the first answer begins in the text."""
 
@@ -37,30 +40,60 @@ class Questions:
 def read_squad(data: str, task: Task, split: Split) -> Questions:
     """The questions of a split. Training questions whose answer does not stand where the file says are left out."""
     path = require_file(data, task, split)
-    content = _parsed(path)
+    questions, contexts = _read(path, lambda entry, where, context: _question(path, entry, where, context, task))
+    warnings = rows_warning(task, split, len(questions), "questions")
+    kept = [each for each in questions if split.name != "train" or _stands(each, contexts[each.context])]
+    if not kept:
+        raise UserError(f"{path}: no answer stands where the file says")
+    if len(kept) < len(questions):
+        num_lost = len(questions) - len(kept)
+        warnings += (f"{task.title} {split.name}: {num_lost:,} answers do not stand where the file says: left out",)
+    return Questions(kept, contexts, warnings)
+
+
+def read_asked(path: Path) -> Questions:
+    """Questions to be answered, whether the file knows the answers or not: of SQuAD, or a table with a question and a context."""
+    if path.suffix.lower() == ".json":
+        return Questions(*_read(path, partial(_asked, path)))
+    table = read_table(path)
+    missing = {"question", "context"} - set(table.columns)
+    if missing:
+        raise UserError(
+            f"{path} has the columns {', '.join(table.columns)}, not {missing.pop()!r}; a question and its context are needed"
+        )
+    numbers: dict[str, int] = {}
+    questions, names = [], set()
+    for place, (line, row) in enumerate(table.rows):
+        for name in ("question", "context"):
+            if name not in row:
+                raise UserError(f"{path} line {line} has no {name!r}")
+        question = Question(
+            row.get("id", str(place)), row["question"], numbers.setdefault(row["context"], len(numbers))
+        )
+        if question.name in names:
+            raise UserError(f"{path} line {line}: the id {question.name!r} was there before")
+        names.add(question.name)
+        questions.append(question)
+    return Questions(questions, list(numbers), table.warnings)
+
+
+def _read(path: Path, question_of: Callable[[Any, str, int], Question]) -> tuple[list[Question], list[str]]:
+    """All questions and texts of a file of SQuAD, in their order."""
     questions: list[Question] = []
     contexts: list[str] = []
     names: set[str] = set()
-    num_lost = 0
-    for article_place, article in _each(path, content, "data", "", dict):
+    for article_place, article in _each(path, _parsed(path), "data", "", dict):
         for place, paragraph in _each(path, article, "paragraphs", article_place, dict):
-            context = _field(path, paragraph, "context", place, str)
-            contexts.append(context)
+            contexts.append(_field(path, paragraph, "context", place, str))
             for where, entry in _each(path, paragraph, "qas", place, dict):
-                question = _question(path, entry, where, len(contexts) - 1, task)
+                question = question_of(entry, where, len(contexts) - 1)
                 if question.name in names:
                     raise UserError(f"{path} {where}: the id {question.name!r} was there before")
                 names.add(question.name)
-                if split.name == "train" and question.answers and not _stands(question, context):
-                    num_lost += 1
-                    continue
                 questions.append(question)
     if not questions:
         raise UserError(f"{path} has no questions")
-    warnings = rows_warning(task, split, len(questions) + num_lost, "questions")
-    if num_lost:
-        warnings += (f"{task.title} {split.name}: {num_lost:,} answers do not stand where the file says: left out",)
-    return Questions(questions, contexts, warnings)
+    return questions, contexts
 
 
 def _parsed(path: Path) -> Any:
@@ -93,7 +126,14 @@ def _question(path: Path, entry: Any, where: str, context: int, task: Task) -> Q
     )
 
 
+def _asked(path: Path, entry: Any, where: str, context: int) -> Question:
+    return Question(_field(path, entry, "id", where, str), _field(path, entry, "question", where, str), context)
+
+
 def _stands(question: Question, context: str) -> bool:
+    """Whether the answer is where the file says, or there is none to be anywhere."""
+    if not question.answers:
+        return True
     answer = question.answers[0]
     return bool(answer.strip()) and context[question.start : question.start + len(answer)].lower() == answer.lower()
 

@@ -52,32 +52,37 @@ class Tagged(Encoded):
 def read_chunks(data: str, task: Task, split: Split) -> Sentences:
     """A file with a word, anything, and the word's tag in each line, and empty lines between sentences."""
     path = require_file(data, task, split)
-    words: list[list[str]] = [[]]
-    tags: list[list[str]] = [[]]
-    counts: Counter[str] = Counter()
-    before = 0
-    for number, columns in lines_of(path, counts):
-        fields = " ".join(columns).split()
-        if number != before + 1 or not fields:  # empty lines are left out by lines_of
-            words.append([])
-            tags.append([])
-        before = number
-        if not fields or fields[0] == "-DOCSTART-":
-            continue
-        if len(fields) < 2:
-            raise UserError(f"{path} line {number} has one column, {fields[0]!r}; needed are a word and its tag")
-        words[-1].append(fields[0])
-        tags[-1].append(checked_tag(fields[-1], path, number))
-    words, tags = [each for each in words if each], [each for each in tags if each]
-    if not words:
-        raise UserError(f"{path} has no sentences")
+    sentences, counts = lines_of_sentences(path)
+    words = [[fields[0] for _, fields in lines] for lines in sentences]
+    tags = [[checked_tag(fields, path, number) for number, fields in lines] for lines in sentences]
     warnings = rows_warning(task, split, len(words), "sentences")
     if counts["undecodable"]:
         warnings += (f"{task.title} {split.name}: {counts['undecodable']:,} lines are not quite UTF-8",)
     return Sentences(words, tags, task.labels or (), warnings)
 
 
-def checked_tag(tag: str, path: Path, number: int) -> str:
+def lines_of_sentences(path: Path) -> tuple[list[list[tuple[int, list[str]]]], Counter[str]]:
+    """Of each sentence its lines: their numbers and columns; and what was odd."""
+    counts: Counter[str] = Counter()
+    sentences: list[list[tuple[int, list[str]]]] = [[]]
+    before = 0
+    for number, columns in lines_of(path, counts):
+        fields = " ".join(columns).split()
+        if number != before + 1 or not fields:  # empty lines are left out by lines_of
+            sentences.append([])
+        before = number
+        if fields and fields[0] != "-DOCSTART-":
+            sentences[-1].append((number, fields))
+    sentences = [lines for lines in sentences if lines]
+    if not sentences:
+        raise UserError(f"{path} has no sentences")
+    return sentences, counts
+
+
+def checked_tag(fields: list[str], path: Path, number: int) -> str:
+    if len(fields) < 2:
+        raise UserError(f"{path} line {number} has one column, {fields[0]!r}; needed are a word and its tag")
+    tag = fields[-1]
     if tag == OUTSIDE or (tag[:2] in ("B-", "I-") and len(tag) > 2):
         return tag
     raise UserError(f"{path} line {number} has the tag {tag!r}; tags are O, B-... and I-... (IOB2)")

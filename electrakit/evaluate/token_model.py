@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.errors import UserError
-from electrakit.evaluate.classifier import quiet, readable, require_safe, save_whole
+from electrakit.evaluate.classifier import save_whole
 from electrakit.evaluate.tasks import Task
+from electrakit.loading import quiet, readable, require_safe
 
 ANSWERABLE_FILE = "answerable.safetensors"
 

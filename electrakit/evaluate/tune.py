@@ -1,13 +1,9 @@
 """A model and one task in, the fine-tuned model out: a task of GLUE, SQuAD, chunking, or files of one's own."""
 
-import json
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from electrakit.errors import UserError, mended_by_user
 from electrakit.evaluate.files import write_json, write_whole
@@ -15,6 +11,7 @@ from electrakit.evaluate.glue import best_job, clean_up, model_size, num_cores, 
 from electrakit.evaluate.job import Job, Source, load_rows
 from electrakit.evaluate.metrics import METRICS
 from electrakit.evaluate.own import read_table, recognise
+from electrakit.evaluate.page import page_of_task
 from electrakit.evaluate.results import summarise
 from electrakit.evaluate.submission import lines_of
 from electrakit.evaluate.tags import with_labels
@@ -28,7 +25,8 @@ def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
     """Fine-tune `model`: `finetune("hf/mine", train="train.tsv", dev="dev.tsv", out="runs/mine/my-task")`.
 
     Settings are those of FinetuneConfig. The best run's model is `out/model`; the predictions for a test file are
-    `out/test.tsv`, SQuAD's are `out/predictions.json`. Returns what is in `out/results.json`.
+    `out/test.tsv`, SQuAD's are `out/predictions.json`; `out/results.html` is a page with scores and curves. Returns what is in
+    `out/results.json`.
     """
     config = FinetuneConfig.of(model, **settings)
     assert config.model is not None and config.out is not None
@@ -63,6 +61,8 @@ def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
             put_model(best, config.out / "model")
         clean_up({"task": jobs}, {"task": results}, config)
         write_json(config.out / "results.json", figures)
+        name = source.task.name if config.task else ""  # a task of their own may be called rte, too
+        write_whole(config.out / "results.html", page_of_task(figures, results, name).encode())
     return figures
 
 
@@ -113,8 +113,9 @@ def length_for(model: str, task: Task) -> int:
         return task.length
     import transformers
 
-    from electrakit.evaluate.classifier import load_tokenizer, quiet, readable
+    from electrakit.evaluate.classifier import load_tokenizer
     from electrakit.evaluate.encode import num_positions
+    from electrakit.loading import quiet, readable
 
     with quiet(), readable(model):
         config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False)
@@ -160,67 +161,3 @@ def link_or_copy(source: str, target: str) -> str:
     except OSError:
         shutil.copy2(source, target)
     return target
-
-
-def predict(
-    model: str | Path,
-    file: str | Path,
-    *,
-    out: str | Path | None = None,
-    text: str | Sequence[str] = (),
-    device: str | None = None,
-) -> list[dict[str, Any]]:
-    """The label of each row of a .tsv, .csv or .jsonl file, with its probability; written to `out`, a .tsv file, if named."""
-    from electrakit.evaluate.classifier import load_tokenizer
-    from electrakit.evaluate.encode import encode, num_positions
-    from electrakit.evaluate.finetune import device_of, evaluate, open_classifier
-    from electrakit.evaluate.own import TEXT_COLUMNS, examples_of
-    from electrakit.evaluate_config import FinetuneSettings
-
-    require_classifier(str(model))
-    classifier, tokenizer = open_classifier(str(model)), load_tokenizer(str(model))
-    config = classifier.model.config
-    notes = getattr(config, "electrakit", {})
-    table = read_table(Path(file))
-    known = next((one for one in TEXT_COLUMNS if set(one) <= set(table.columns)), ())
-    text = (text,) if isinstance(text, str) else tuple(text)
-    columns = tuple(text or notes.get("columns", ()) or known)
-    if not columns or not set(columns) <= set(table.columns):
-        wanted = " and ".join(map(repr, columns)) or "text"
-        raise UserError(f"{file} has the columns {', '.join(table.columns)}, not {wanted}; name them with --text")
-    is_regression = config.num_labels == 1
-    labels = None if is_regression else tuple(config.id2label[number] for number in range(config.num_labels))
-    task = Task("own", "own", (), columns, (), label="", labels=labels)
-    length = notes.get("length") or min(512, num_positions(config, tokenizer))
-    rows = encode(examples_of(table, task, needs_labels=False), tokenizer, length)
-    logits = evaluate(
-        classifier.to(device_of(device)), rows, tokenizer.pad_token_id, device_of(device), FinetuneSettings()
-    )
-    found = [_said(labels, each) for each in logits.astype(float)]
-    if out is not None:
-        lines = ["\t".join(["index", *found[0]])]
-        lines += ["\t".join([str(index), *map(str, row.values())]) for index, row in enumerate(found)]
-        write_whole(Path(out), ("\n".join(lines) + "\n").encode())
-    return found
-
-
-def require_classifier(model: str) -> None:
-    """A model of spans or tags would open as a classifier with a head of random numbers."""
-    try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return  # whoever opens it says what is wrong
-    kinds = [
-        name
-        for name in config.get("architectures") or []
-        if name.endswith(("ForQuestionAnswering", "ForTokenClassification"))
-    ]
-    if kinds:
-        raise UserError(f"{model!r} is a {kinds[0]}, and electra predict labels whole rows; open it with transformers")
-
-
-def _said(labels: tuple[str, ...] | None, logits: np.ndarray) -> dict[str, Any]:
-    if labels is None:
-        return {"prediction": round(float(logits[0]), 4)}
-    powers = np.exp(logits - logits.max())
-    return {"prediction": labels[int(logits.argmax())], "probability": round(float(powers.max() / powers.sum()), 4)}

@@ -68,20 +68,27 @@ class WithGenerator(nn.Module):
         is_continuation: Tensor | None = None,
         adapt: Callable[..., nn.Module] = as_generator,
     ) -> None:
-        """Options:
+        """Around two models.
 
-        mask_prob: share of the real tokens that is chosen.
-        mask_ignore_token_ids: never chosen, such as [CLS] and [SEP]; padding and [MASK] need not be named.
-        random_token_prob: share of the chosen positions where the generator is shown a random token.
-        replace_prob: share of the other chosen positions where it is shown [MASK]; else it is shown the token itself.
-        sep_token_id: for models with segments, the id behind which the second begins; by default that of our own networks.
-        num_tokens: size of the vocabulary, where the models do not say it.
-        disallow_correct: never sample the original token.
-        disc_weight: of the discriminator's loss; by default DISC_WEIGHTS has it.
-        official: choose with replacement, as google-research/electra does; for comparison. One thing stays ours: [PAD] and [SEP] are
-            never sampled, since our networks read from the ids what is padding and where segments end.
-        is_continuation: bool (V,), chooses whole words: see `is_continuation_table`.
-        adapt: how the discriminator is seen; here as a second masked language model.
+        Args:
+            generator: a masked language model, or "uniform": replacements are then drawn without a network.
+            discriminator: the model that is kept.
+            mask_token_id: the id of [MASK].
+            pad_token_id: the id of padding, which is never attended to, chosen or scored.
+            mask_prob: share of the real tokens that is chosen.
+            mask_ignore_token_ids: never chosen, such as [CLS] and [SEP]; padding and [MASK] need not be named.
+            random_token_prob: share of the chosen positions where the generator is shown a random token.
+            replace_prob: share of the other chosen positions where it is shown [MASK]; else it is shown the token itself.
+            sep_token_id: for models with segments, the id behind which the second begins; by default that of our own networks.
+            num_tokens: size of the vocabulary, where the models do not say it.
+            temperature: of the generator's distribution when replacements are sampled.
+            disallow_correct: never sample the original token.
+            gen_weight: of the generator's loss.
+            disc_weight: of the discriminator's loss; by default DISC_WEIGHTS has it.
+            official: choose with replacement, as google-research/electra does; for comparison. One thing stays ours: [PAD] and [SEP] are
+                never sampled, since our networks read from the ids what is padding and where segments end.
+            is_continuation: bool (V,), chooses whole words: see `is_continuation_table`.
+            adapt: how the discriminator is seen; here as a second masked language model.
         """
         super().__init__()
         if isinstance(generator, str) and generator != "uniform":
@@ -176,8 +183,8 @@ class WithGenerator(nn.Module):
 class Electra(WithGenerator):
     """Replaced-token detection (Clark et al. 2020) around any two models.
 
-    electra = Electra(generator, discriminator, mask_token_id=103, pad_token_id=0, mask_ignore_token_ids=[101, 102])
-    electra(ids).loss.backward()
+        electra = Electra(generator, discriminator, mask_token_id=103, pad_token_id=0, mask_ignore_token_ids=[101, 102])
+        electra(ids).loss.backward()
 
     The arguments are those of electra-pytorch, and those of `WithGenerator`, which says what they mean. One is not optional here:
     mask_token_id, whose default there (2) is a word in most vocabularies. `generator="uniform"` needs no network.

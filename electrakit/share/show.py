@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 
 def show_export(settings: dict[str, Any]) -> None:
@@ -10,23 +11,54 @@ def show_export(settings: dict[str, Any]) -> None:
     from electrakit.share.export import export
 
     made = export(**settings)
-    Console(highlight=False).print(made, markup=False)
+    screen = Console(highlight=False)
+    screen.print(f"{made.path}: step {made.step:,}", markup=False, soft_wrap=True)
+    table = Table("file", "MB")
+    for name, size in made.files.items():
+        table.add_row(name, f"{size / 1e6:,.2f}")
+    table.add_row("all", f"{sum(made.files.values()) / 1e6:,.2f}", style="bold")
+    screen.print(table)
+    for network, difference in made.differences.items():
+        how = f"equal within {difference:.1g}" if difference else "equal, bit for bit"
+        screen.print(f"reloaded: logits of the {network} {how}", markup=False)
+    if made.onnx:
+        table = Table("file", "MB", "ms per row", "difference", "agreement")
+        for one in made.onnx:
+            place = f"torch, {one.network}" if not one.file else one.file
+            place = f"{one.network}/{place}" if one.file and one.network != "discriminator" else place
+            figures = [f"{one.num_bytes / 1e6:,.1f}", f"{one.milliseconds:.1f}"]
+            figures += ["–" if one.difference is None else f"{one.difference:.2g}"]
+            figures += ["–" if one.agreement is None else f"{100 * one.agreement:.1f} %"]
+            table.add_row(place, *figures)
+        screen.print(table)
+    if settings["push"] is not None:
+        num_files, megabytes = len(made.files), sum(made.files.values()) / 1e6
+        what = (
+            f"would be sent to {settings['push']}; nothing was (--dry-run)"
+            if made.url is None
+            else f"are at {made.url}"
+        )
+        screen.print(f"{num_files} files, {megabytes:,.1f} MB, {what}", markup=False, soft_wrap=True)
 
 
 def show_convert(settings: dict[str, Any]) -> None:
     """Convert, and print what was written."""
-    from electrakit.share.convert import convert
+    from electrakit.share.convert import convert, summary
 
-    made = convert(**settings)
-    Console(highlight=False).print(made, markup=False)
+    Console(highlight=False).print(summary(convert(**settings)), markup=False, soft_wrap=True)
 
 
 def show_report(settings: dict[str, Any]) -> None:
     """Make the report, again and again if asked, and print where it is."""
-    from electrakit.share.report import report
+    from electrakit.share.report import pictures_place, report
 
     made = report(**settings)
-    Console(highlight=False).print(made, markup=False)
+    screen = Console(highlight=False)
+    screen.print(f"{made} ({made.stat().st_size / 1e3:,.0f} kB): open it in a browser", markup=False, soft_wrap=True)
+    pictures = sorted(pictures_place(made).glob("*.png")) if settings["png"] else []
+    if pictures:
+        names = ", ".join(picture.name for picture in pictures)
+        screen.print(f"{pictures_place(made)}: {names}", markup=False, soft_wrap=True)
 
 
 def show_play(settings: dict[str, Any]) -> None:

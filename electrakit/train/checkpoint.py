@@ -25,6 +25,7 @@ from electrakit.model.adapt import is_transformers
 from electrakit.model.encoder import Discriminator, Generator
 from electrakit.model.tie import first_names, load_state_once, state_once
 from electrakit.model.weights import to_transformers
+from electrakit.objective.mlm import MaskedLM
 from electrakit.progress import console
 from electrakit.train.distributed import Team, fill, whole
 from electrakit.train.optim import Optimizer
@@ -83,10 +84,9 @@ class Checkpoints:
                 save_file(averages, folder / "optimizer.safetensors")
                 (folder / "state.json").write_text(json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8")
                 everywhere = {name: weights[first] for name, first in first_names(objective).items()}
-                for name in ("discriminator", "generator"):
-                    network = getattr(objective, name, None)
-                    if isinstance(network, nn.Module):
-                        write_transformers(network, without_prefix(everywhere, f"{name}."), folder / name, tokenizer)
+                for name, attribute in parts_of(objective).items():
+                    state = without_prefix(everywhere, f"{attribute}.")
+                    write_transformers(getattr(objective, attribute), state, folder / name, tokenizer)
             self.damaged.discard(progress.step)
             self.prune(progress)
 
@@ -162,6 +162,18 @@ class Checkpoints:
                 f"all checkpoints in {self.folder} are damaged; remove that folder to start from the beginning"
             )
         return None
+
+
+def parts_of(objective: nn.Module) -> dict[str, str]:
+    """Networks that are written for transformers too, by the name of their folder: the objective's attribute."""
+    names = {"discriminator": "discriminator", "generator": "generator"}
+    if isinstance(objective, MaskedLM):  # its one network is the one that is kept
+        names = {"discriminator": "model"}
+    return {
+        name: attribute
+        for name, attribute in names.items()
+        if isinstance(getattr(objective, attribute, None), nn.Module)
+    }
 
 
 def checkpoint_path(run: Path, step: int) -> Path:

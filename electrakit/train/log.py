@@ -18,7 +18,7 @@ from electrakit.data.writing import write_whole
 from electrakit.errors import UserError
 from electrakit.pretrain_config import PretrainConfig, to_json
 from electrakit.progress import console
-from electrakit.train.run_folder import read_metrics
+from electrakit.run_files import read_metrics
 
 SECONDS_BETWEEN_LINES = 10
 # What the terminal shows: the label, and how many digits stand behind the point; the live line has one less. In a narrow one, the

@@ -37,10 +37,12 @@ def pretrain(
 ) -> Run:
     """Train, or go on with a run that was stopped. The same call under torchrun trains on many devices.
 
-    objective: your own pair, such as `Electra(generator, discriminator, ...)`; then the networks of `config` do not matter.
-    on_checkpoint: called with the folder of each checkpoint; if it fails, training goes on.
-    stop_after: stop, as on a signal, when this many steps of the run are done.
-    interrupts: who listens for signals already; without it this call does, and handlers are then as they were before.
+    Args:
+        config: what a preset makes: `presets.electra_small(data="shards/mine", run="runs/mine")`.
+        objective: your own pair, such as `Electra(generator, discriminator, ...)`; then the networks of `config` do not matter.
+        on_checkpoint: called with the folder of each checkpoint; if it fails, training goes on.
+        stop_after: stop, as on a signal, when this many steps of the run are done.
+        interrupts: who listens for signals already; without it this call does, and handlers are then as they were before.
     """
     if config.data is None or config.run is None:
         raise UserError("a run needs data and run: the folder of shards (--data) and the folder to write (--run)")

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from electrakit.data.batches import hash_of_file, read_manifest
-from electrakit.data.folder import only_writer
 from electrakit.data.writing import write_json
 from electrakit.errors import UserError, mended_by_user
+from electrakit.locks import only_writer
 from electrakit.pretrain_config import PretrainConfig, from_json, to_json
+from electrakit.run_files import read_metrics
 from electrakit.train.checkpoint import checkpoint_path, read_progress
 from electrakit.train.distributed import Team
 
@@ -182,13 +183,3 @@ def cpu_name() -> str:
 def write_status(run: Run) -> None:
     """At each start, and at its end: for whoever started the run and has no exit code to look at."""
     write_json(run.path / "status.json", {"step": run.step, "is_complete": run.is_complete})
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The whole lines; one that was cut off by a kill is none."""
-    lines = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(ValueError):
-                lines.append(json.loads(line))
-    return lines

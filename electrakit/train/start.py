@@ -11,6 +11,7 @@ from torch import nn
 
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.errors import UserError
+from electrakit.loading import readable, require_safe
 from electrakit.model.adapt import is_transformers
 from electrakit.model.build import CLASSES, THEIR_NAMES, build_network
 from electrakit.model.counts import Head, estimate_memory, heads
@@ -109,10 +110,9 @@ def load_model(place: str, head: Head) -> "PreTrainedModel":
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    try:
+    require_safe(place)
+    with readable(place):
         theirs = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read a model from {place!r}: {one_line(error)}") from None
     if theirs.model_type not in THEIR_CLASSES:
         raise UserError(
             f"{place!r} is a {theirs.model_type} model; known are {', '.join(THEIR_CLASSES)}. Build a pair yourself and call "
@@ -120,11 +120,9 @@ def load_model(place: str, head: Head) -> "PreTrainedModel":
         )
     words, replaced = THEIR_CLASSES[theirs.model_type]
     settings = {} if head == "words" or theirs.model_type == "electra" else {"num_labels": 2}
-    try:
-        kind = getattr(transformers, words if head == "words" else replaced)
+    kind = getattr(transformers, words if head == "words" else replaced)
+    with readable(place):
         model = kind.from_pretrained(place, trust_remote_code=False, use_safetensors=True, **settings)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"cannot read the weights of {place!r}: {one_line(error)}") from None
     return model.float().train()
 
 
@@ -198,10 +196,6 @@ def warn_apart(config: PretrainConfig, found: dict[str, nn.Module]) -> None:
             markup=False,
             soft_wrap=True,
         )
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 # --- how much fits -------------------------------------------------------------------------------------------------------

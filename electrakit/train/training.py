@@ -16,6 +16,7 @@ from torch import nn
 
 from electrakit.data.batches import Batches
 from electrakit.errors import UserError
+from electrakit.loading import one_line
 from electrakit.model.counts import useful_flops
 from electrakit.model.tie import state_once
 from electrakit.objective.output import Output
@@ -128,7 +129,7 @@ class Training:
             except RuntimeError as error:
                 if not self.config.compile or not machine.is_of_compiler(error):
                     raise
-                self.log.say(f"Going on without compiling: {start.one_line(error)}", "bold yellow")
+                self.log.say(f"Going on without compiling: {one_line(error)}", "bold yellow")
                 machine.stop_compiling(self.objective)
                 return module(piece.ids, piece.keys)
 
@@ -258,7 +259,8 @@ def resolve(
             # other pieces would be rounded in another way
             config = replace(config, micro_batch=before.settings.micro_batch)
     elif has_init:
-        config, existing = start.load_existing(config)
+        # a model for short rows shall not be measured by a preset's long ones
+        config, existing = start.load_existing(replace(config, length=min(config.length, data["length"])))
     config = start.fitted(config, data, is_custom)
     config = machine.resolved(config, team, is_custom, None if before is None else before.settings)
     if config.micro_batch is None:

@@ -3,13 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.text import Text
 
-from electrakit.data.tokenizer import load_tokenizer
-from electrakit.model.counts import Head
-from electrakit.train.start import load_network
+from electrakit.share.open_pair import open_pair
 
 GUESSES = 4
 
@@ -46,45 +43,26 @@ class Verdict:
 
 
 class Showcase:
-    """Both networks of a checkpoint, ready to be asked."""
+    """Both networks of a checkpoint, ready to be asked about sentences."""
 
     def __init__(self, checkpoint: Path) -> None:
-        self.tokenizer = load_tokenizer(checkpoint / "discriminator")
-        self.special = self.tokenizer.special_ids
-        places: dict[Head, Path] = {"words": checkpoint / "generator", "replaced": checkpoint / "discriminator"}
-        self.networks = {
-            head: load_network(str(place), head, self.special["sep"])[1].eval() for head, place in places.items()
-        }
+        self.pair = open_pair(checkpoint)
 
     def encode(self, text: str) -> list[int]:
         """`[MASK]` in the text is the mask."""
-        parts = [self.tokenizer.tokenizer.encode(part, add_special_tokens=False).ids for part in text.split("[MASK]")]
-        ids = [self.special["cls"], *parts[0]]
-        for part in parts[1:]:
-            ids += [self.special["mask"], *part]
-        return [*ids, self.special["sep"]]
+        return self.pair.encode(text).ids
 
-    @torch.no_grad()
     def guesses(self, text: str) -> list[Scored]:
         """The most likely words for the first [MASK]."""
-        ids = torch.tensor([self.encode(text)])
-        place = (ids == self.special["mask"]).nonzero()[:1, 1:]  # (1, 1)
-        scores = self.networks["words"](ids, place)[0, 0].softmax(-1)
-        best = scores.topk(GUESSES)
-        return [
-            Scored(self.tokenizer.vocabulary[token], score)
-            for score, token in zip(*(each.tolist() for each in best), strict=True)
-        ]
+        encoded = self.pair.encode(text)
+        place = encoded.ids.index(self.pair.special.mask) - 1
+        return [Scored(guess.piece, guess.probability) for guess in self.pair.guesses(encoded, place, GUESSES).best]
 
-    @torch.no_grad()
     def oddness(self, text: str) -> list[Scored]:
         """How likely each token was replaced."""
-        ids = self.encode(text)
-        scores = self.networks["replaced"](torch.tensor([ids]))[0].sigmoid().tolist()
-        return [
-            Scored(self.tokenizer.vocabulary[token], score)
-            for token, score in zip(ids[1:-1], scores[1:-1], strict=True)
-        ]
+        encoded = self.pair.encode(text)
+        scores = self.pair.replaced(encoded.ids)[1:-1]
+        return [Scored(token.piece, score) for token, score in zip(encoded.tokens, scores, strict=True)]
 
     def verdict(self, sentence: str, word: str) -> Verdict:
         """What the discriminator says with this word in the gap."""

@@ -1,0 +1,380 @@
+"""Evidence about a run in, findings out: one function for each kind of sickness, and what is still healthy."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from electrakit import run_limits as limit
+from electrakit import sicknesses as sick
+from electrakit.findings import Finding, Level
+from electrakit.run_evidence import Curve, Evidence
+
+# --- the generator -------------------------------------------------------------------------------------------------------------------
+
+
+def generator_loss(evidence: Evidence) -> Iterator[Finding]:
+    """Where the generator's loss has come to rest: nowhere yet, or at what frequencies and copying give."""
+    run, loss = evidence.run, evidence.settled("mlm_loss")
+    if not evidence.is_settled or len(loss.values) < limit.FEWEST_LINES:
+        return
+    now = f"generator loss {loss.last:.2f} at step {run.step:,}"
+    if (share := has_hardly_moved(evidence)) is not None:
+        way = f"{share:.0%} of the way from a uniform guess ({evidence.uniform_entropy:.2f}) to the unigram entropy"
+        yield sick.LR_TOO_LOW.found("serious", f"{now}, after {way}; highest rate {highest_rate(evidence):.2g}")
+    elif evidence.is_old and is_without_context(evidence) and not discriminator_learns(evidence):
+        then = f"{loss.quarter(1):.2f} at step {loss.steps[len(loss.steps) * 3 // 8]:,}"
+        seen = f"{now} ({millions(evidence)}), {then}; {what_frequencies_give(evidence)}"
+        if is_constant(evidence):
+            yield sick.LR_TOO_HIGH.found("serious", f"{seen}; AUC .500: every token gets the same number")
+        elif is_plateau(loss):
+            means = f"{sick.AT_UNIGRAM_ENTROPY.means} {cause_of_plateau(evidence)}".strip()
+            yield sick.AT_UNIGRAM_ENTROPY.found("serious", seen, means=means)
+
+
+def what_frequencies_give(evidence: Evidence) -> str:
+    """What the loss is compared with."""
+    accuracy = evidence.settled("gen_acc")
+    reached = f"; accuracy {accuracy.last:.3f}" if len(accuracy.values) else ""
+    if evidence.unigram_entropy is None or evidence.floor is None:
+        return f"the shards are gone: judged by the accuracy, of which {evidence.copied_share:.2f} is copied{reached}"
+    return f"unigram entropy {evidence.unigram_entropy:.2f}, with the shown tokens copied {evidence.floor:.2f}{reached}"
+
+
+def millions(evidence: Evidence) -> str:
+    return f"{evidence.run.step * evidence.run.tokens_per_step / 1e6:,.1f} M tokens"
+
+
+def cause_of_plateau(evidence: Evidence) -> str:
+    """The likeliest one, if there is one."""
+    if evidence.letters is not None and evidence.letters >= limit.LETTERS:
+        return f"Here it is the text: {evidence.letters:.0%} of the words in its shards are single letters in a row."
+    if evidence.run.step * evidence.run.tokens_per_step < limit.OLD_TOKENS:
+        return "This run was short: too few steps come first among the causes."
+    return ""
+
+
+def is_plateau(loss: Curve) -> bool:
+    return loss.quarter(1) - loss.last < limit.PLATEAU * loss.quarter(1)
+
+
+def is_without_context(evidence: Evidence) -> bool:
+    """Whether the generator is no better than frequencies and copying."""
+    loss, accuracy = evidence.settled("mlm_loss"), evidence.settled("gen_acc")
+    if not len(loss.values):
+        return False
+    if evidence.floor is not None:
+        return loss.last >= limit.AT_FLOOR * evidence.floor
+    copied = evidence.copied_share
+    return bool(len(accuracy.values)) and accuracy.last < copied + (1 - copied) * limit.HIDDEN_ACCURACY
+
+
+def is_constant(evidence: Evidence) -> bool:
+    """Whether the discriminator says the very same of every token: what comes out of the layers does not depend on what goes in."""
+    values = evidence.curve("disc_auc", "valid").after(0).values[-2:]
+    return len(values) == 2 and bool((np.abs(values - 0.5) < limit.CONSTANT).all())
+
+
+def discriminator_learns(evidence: Evidence) -> bool:
+    """Then there is context in the text, and the generator is a matter of time."""
+    auc = auc_of(evidence)
+    return auc is not None and auc > limit.AUC_OF_LEARNING
+
+
+def has_hardly_moved(evidence: Evidence) -> float | None:
+    """How much of the way to the unigram entropy is gone, if it is little, and the newest lines are among the best."""
+    loss, start = evidence.curve("mlm_loss"), evidence.uniform_entropy
+    if start is None or not len(loss.values):
+        return None
+    goal = limit.ENTROPY_OF_TEXT * start if evidence.unigram_entropy is None else evidence.unigram_entropy
+    is_continued = any(evidence.run.settings.get(name) for name in ("init_generator", "init_discriminator"))
+    if is_continued or goal > 0.97 * start:
+        return None  # it began elsewhere, or has nowhere to go
+    share = (start - loss.last) / (start - goal)
+    return max(0.0, share) if share < limit.HARDLY_MOVED and loss.last <= 1.02 * loss.values.min() else None
+
+
+def highest_rate(evidence: Evidence) -> float:
+    rates = evidence.curve("lr").values
+    return float(rates.max()) if len(rates) else math.nan
+
+
+def generator_too_strong(evidence: Evidence) -> Iterator[Finding]:
+    accuracy = evidence.settled("sampled_acc")
+    if len(accuracy.values) < limit.FEWEST_LINES or (level := level_of(accuracy.last, limit.TOO_STRONG)) is None:
+        return
+    rate, chosen = evidence.settled("replaced_rate"), evidence.setting("objective", "mask_prob", 0.15)
+    seen = f"sampled accuracy {accuracy.last:.2f} up to step {evidence.run.step:,}"
+    if len(rate.values):
+        seen += f": {chosen:.0%} of the tokens are chosen, {rate.last:.1%} are replaced by another"
+    yield sick.GENERATOR_TOO_STRONG.found(level, seen)
+
+
+# --- the discriminator ---------------------------------------------------------------------------------------------------------------
+
+
+def discriminator(evidence: Evidence) -> Iterator[Finding]:
+    """No better than the base rate, or worse and always of one opinion."""
+    shares = shares_of_base_rate(evidence)
+    if len(shares.values) < limit.FEWEST_LINES or not evidence.is_settled or has_hardly_moved(evidence) is not None:
+        return
+    answer, auc = one_answer(evidence), auc_of(evidence)
+    parts = [
+        f"loss {evidence.settled('disc_loss').last:.3f}",
+        f"entropy of the base rate {evidence.base_rate_entropy().last:.3f}",
+        "" if auc is None else f"AUC {auc:.3f}",
+        "" if answer is None else f"it says {answer} of nearly every token",
+        f"at step {evidence.run.step:,}, {evidence.num_after_warmup:,} steps after the warm-up",
+    ]
+    seen = ", ".join(filter(None, parts))
+    if answer is not None and shares.last >= limit.WORSE_THAN_BASE_RATE:
+        yield sick.ONE_ANSWER.found("serious", seen)
+    elif evidence.is_old and is_at_base_rate(evidence):
+        why = "" if is_constant(evidence) else cause_of_plateau(evidence)
+        yield sick.AT_BASE_RATE.found("serious", seen, means=f"{sick.AT_BASE_RATE.means} {why}".strip())
+
+
+def shares_of_base_rate(evidence: Evidence) -> Curve:
+    """The discriminator's loss in entropies of the base rate: 1 is knowing that and nothing else."""
+    loss, entropy = evidence.settled("disc_loss"), evidence.base_rate_entropy()
+    if evidence.kind != "electra" or len(loss.values) != len(entropy.values):
+        return Curve(loss.steps[:0], loss.values[:0])
+    return Curve(loss.steps, loss.values / np.maximum(entropy.values, 1e-6))
+
+
+def is_at_base_rate(evidence: Evidence) -> bool:
+    shares, auc = shares_of_base_rate(evidence), auc_of(evidence)
+    if not len(shares.values) or shares.last < limit.AT_BASE_RATE:
+        return False
+    return auc < limit.AUC_OF_CHANCE if auc is not None else shares.quarter(1) - shares.last < limit.PLATEAU
+
+
+def auc_of(evidence: Evidence) -> float | None:
+    """Of the last validations, at most three of them."""
+    values = evidence.curve("disc_auc", "valid").after(0).values
+    return float(np.median(values[-3:])) if len(values) else None
+
+
+def one_answer(evidence: Evidence) -> str | None:
+    recall, precision = evidence.settled("disc_recall"), evidence.settled("disc_precision")
+    rate = evidence.settled("replaced_rate")
+    if not len(recall.values) or not len(precision.values) or not len(rate.values):
+        return None
+    if recall.last < limit.ONE_ANSWER:
+        return "'original'"
+    return "'replaced'" if recall.last > 1 - limit.ONE_ANSWER and precision.last < 1.05 * rate.last else None
+
+
+# --- stability -----------------------------------------------------------------------------------------------------------------------
+
+
+def instability(evidence: Evidence) -> Iterator[Finding]:
+    """Spikes, divergence, numbers that are none; and whether all that began right after a short warm-up."""
+    troubles = [trouble for find in (spikes, rise, not_finite) if (trouble := find(evidence)) is not None]
+    findings = [finding for _, finding in troubles]
+    if troubles and any(finding.level != "info" for finding in findings):
+        first, end = min(step for step, _ in troubles), evidence.warmup + limit.RIGHT_AFTER * evidence.num_steps
+        is_short = evidence.warmup < min(limit.ENOUGH_WARMUP, limit.SHORT_WARMUP * evidence.num_steps)
+        if is_short and first <= end:
+            seen = f"{evidence.warmup:,} of {evidence.num_steps:,} steps, to a rate of {highest_rate(evidence):.2g}"
+            findings.append(sick.WARMUP_TOO_SHORT.found("warning", f"{seen}; trouble began at about step {first:,}"))
+    yield from findings
+
+
+def spikes(evidence: Evidence) -> tuple[int, Finding] | None:
+    loss = evidence.settled("loss")
+    found = []
+    for place in range(4, len(loss.values) - 2):
+        around = np.delete(loss.values[place - 4 : place + 5], 4)
+        usual = float(np.median(around))
+        deviation = 1.4826 * float(np.median(np.abs(around - usual)))
+        if loss.values[place] > max(limit.SPIKE * usual, usual + limit.SPIKE_DEVIATIONS * deviation):
+            found.append((int(loss.steps[place]), float(loss.values[place]), usual))
+    step, value, usual = max(found, key=lambda one: one[1] / one[2], default=(0, 0.0, 1.0))
+    if len(found) < limit.FEWEST_SPIKES and value < limit.GREAT_SPIKE * usual:
+        return None
+    seen = f"{len(found)} in {len(loss.values)} lines; the highest at step {step:,}: {value:.2f}, around it {usual:.2f}"
+    return found[0][0], sick.SPIKES.found("warning", seen)
+
+
+def rise(evidence: Evidence) -> tuple[int, Finding] | None:
+    """Of the generator's loss, to stay or for a while: the discriminator's also rises when the generator gets better."""
+    name = "mlm_loss" if len(evidence.curve("mlm_loss").values) else "loss"
+    smooth = evidence.curve(name).smooth(5)
+    if len(smooth.values) < limit.FEWEST_LINES:
+        return None
+    nothing = evidence.uniform_entropy if name == "mlm_loss" else None
+    values = np.concatenate([[math.inf if nothing is None else nothing], smooth.values])  # where every run begins
+    steps = np.concatenate([[0], smooth.steps])
+    lowest = np.minimum.accumulate(values)
+    with np.errstate(invalid="ignore"):
+        rises = np.where(values - lowest > limit.LOST_NATS, values / np.maximum(lowest, 1e-6), 1.0)
+    top = int(np.argmax(rises))
+    best = int(np.argmin(values[: top + 1]))
+    what = "generator loss" if name == "mlm_loss" else "loss"
+    seen = f"{what} {values[best]:.2f} at step {steps[best]:,}, {values[top]:.2f} at step {steps[top]:,}, {values[-1]:.2f} now"
+    if rises[-1] >= limit.LOST:
+        return int(steps[best]), sick.DIVERGED.found("serious", seen)
+    if rises[top] >= limit.LOST:
+        seen += f"; the highest rate was {highest_rate(evidence):.2g}"
+        return int(steps[best]), sick.LR_TOO_HIGH.found("warning", seen)
+    return None
+
+
+def not_finite(evidence: Evidence) -> tuple[int, Finding] | None:
+    skipped = evidence.curve("num_skipped")
+    num_skipped = max([*skipped.values[-1:], evidence.run.progress.get("num_skipped") or 0])
+    num_returns = evidence.run.progress.get("num_returns") or 0
+    if not num_skipped and not num_returns:
+        return None
+    level = "serious" if num_returns else level_of(num_skipped / max(1, evidence.run.step), limit.SKIPPED) or "info"
+    where = skipped.steps[skipped.values > 0]
+    first = int(where[0]) if len(where) else evidence.run.step
+    seen = f"{num_skipped:.0f} of {evidence.run.step:,} steps were left out, the first by step {first:,}"
+    seen += "; the run went back to a checkpoint" if num_returns else ""
+    return first, sick.NOT_FINITE.found(level, seen)
+
+
+def clipping(evidence: Evidence) -> Iterator[Finding]:
+    longest, norm = evidence.setting("optim", "max_grad_norm", None), evidence.settled("grad_norm")
+    if longest is None or len(norm.values) < limit.FEWEST_LINES or not evidence.is_settled:
+        return
+    if has_hardly_moved(evidence) is not None:
+        return  # gradients are long at first
+    share = float((norm.values > limit.CLIPPED * longest).mean())
+    if share >= limit.CLIPPED_LINES:
+        seen = (
+            f"in {share:.0%} of the lines above {limit.CLIPPED * longest:g}, in the median {np.median(norm.values):.3g}"
+        )
+        yield sick.ALWAYS_CLIPPED.found("warning", f"{seen}; optim.max_grad_norm is {longest:g}")
+
+
+# --- weights, validation, speed ------------------------------------------------------------------------------------------------------
+
+
+def sharing(evidence: Evidence) -> Iterator[Finding]:
+    """Whether the newest checkpoint's two networks have one word table."""
+    share, checkpoint = evidence.run.settings.get("share"), evidence.run.checkpoint
+    if share not in ("embeddings", "encoder") or not evidence.run.settings.get("generator") or checkpoint is None:
+        return
+    tables = [word_table(checkpoint / name / "model.safetensors") for name in ("generator", "discriminator")]
+    if tables[0] is None or tables[1] is None or np.array_equal(tables[0], tables[1]):
+        return
+    seen = f"share is {share!r}, but in {checkpoint.name} the word tables "
+    if tables[0].shape == tables[1].shape:
+        away = float(np.abs(tables[0] - tables[1]).mean() / max(1e-12, np.abs(tables[1]).mean()))
+        yield sick.NOT_SHARED.found("serious", f"{seen}differ by {away:.0%} of their size")
+    else:
+        yield sick.NOT_SHARED.found("serious", f"{seen}have the sizes {tables[0].shape} and {tables[1].shape}")
+
+
+def word_table(path: Path) -> np.ndarray | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            names = [name for name in file.keys() if name.endswith(("word_embeddings.weight", "tok_embeddings.weight"))]  # noqa: SIM118
+            return file.get_tensor(names[0]) if names else None
+    except (OSError, SafetensorError, TypeError):  # being written or removed, damaged, or of a type numpy does not know
+        return None
+
+
+def overfitting(evidence: Evidence) -> Iterator[Finding]:
+    """In the generator's loss or the discriminator's."""
+    worst: tuple[float, str] | None = None
+    for name, label in {"mlm_loss": "generator loss", "disc_loss": "discriminator loss"}.items():
+        valid, train = evidence.curve(name, "valid"), evidence.curve(name)
+        if len(valid.values) < 4:
+            continue
+        best = int(np.argmin(valid.values))
+        if best in (0, len(valid.values) - 1, len(valid.values) - 2) or not valid.values[best]:
+            continue  # not yet begun, or the rise is one validation long
+        then = train.between(valid.steps[best - 1], valid.steps[best]).values
+        now = train.between(valid.steps[-2], valid.steps[-1]).values
+        if not len(then) or not len(now):
+            continue
+        end = float(np.median(valid.values[-2:]))
+        rise, is_apart = end / valid.values[best] - 1, end > (1 + limit.OVERFIT["warning"]) * np.median(now)
+        if is_apart and np.median(now) < np.median(then) and (worst is None or rise > worst[0]):
+            seen = f"{label} in validation {valid.values[best]:.3g} at step {valid.steps[best]:,}, {valid.values[-1]:.3g} at step "
+            worst = rise, f"{seen}{valid.steps[-1]:,}; in training {np.median(then):.3g}, then {np.median(now):.3g}"
+    if worst is None or (level := level_of(worst[0], limit.OVERFIT)) is None:
+        return
+    epochs = evidence.epochs
+    seen = worst[1] if epochs is None else f"{worst[1]}; each row was seen {epochs:.1f} times"
+    if epochs is not None and epochs < limit.SEEN_OFTEN:
+        means = "Rows were seen once or twice only, which is too little to know them by heart: are there copies in the text, or is the "
+        yield sick.OVERFITTING.found(
+            level, seen, means=f"{means}validation text of another kind? Run electra doctor on the shards."
+        )
+    else:
+        yield sick.OVERFITTING.found(level, seen)
+
+
+def speed(evidence: Evidence) -> Iterator[Finding]:
+    rate = evidence.curve("tokens_per_second")
+    rate = Curve(rate.steps[2:], rate.values[2:])  # the first lines have caches to fill and graphs to compile
+    if len(rate.values) < limit.FEWEST_TIMES:
+        return
+    before, now = float(np.median(rate.values[: len(rate.values) // 2])), rate.last
+    if now < limit.SLOWER * before:
+        smooth = rate.smooth(5)
+        slow = np.flatnonzero(smooth.values >= (1 + limit.SLOWER) / 2 * before)
+        since = int(smooth.steps[min(len(smooth.steps) - 1, slow[-1] + 1 if len(slow) else 0)])
+        seen = (
+            f"{before:,.0f} tokens per second in the first half of the run, {now:,.0f} now, since about step {since:,}"
+        )
+        yield sick.SLOWER.found("warning", seen)
+
+
+# --- age -----------------------------------------------------------------------------------------------------------------------------
+
+
+def youth(evidence: Evidence) -> Iterator[Finding]:
+    """Nothing is learned yet that would be worth a word, and nothing can be said about it yet."""
+    run = evidence.run
+    has_learned = [not is_without_context(evidence)] if len(evidence.settled("mlm_loss").values) else []
+    has_learned += [not is_at_base_rate(evidence)] if len(shares_of_base_rate(evidence).values) else []
+    if (
+        evidence.is_old
+        or (has_learned and all(has_learned))
+        or (evidence.is_settled and has_hardly_moved(evidence) is not None)
+    ):
+        return
+    figures = {"generator loss": "mlm_loss", "discriminator loss": "disc_loss", "AUC": "disc_auc"}
+    values = [f"{label} {value:.3g}" for label, name in figures.items() if (value := evidence.latest(name)) is not None]
+    seen = f"step {run.step:,}, {evidence.num_after_warmup:,} after the warm-up of {evidence.warmup:,}; {millions(evidence)}"
+    advice = "It is over already: to learn more, it needs more --steps." if run.is_complete else sick.YOUNG.advice
+    yield sick.YOUNG.found("info", "; ".join([seen, ", ".join(values)]) if values else seen, advice=advice)
+
+
+def completeness(evidence: Evidence) -> Iterator[Finding]:
+    run = evidence.run
+    if run.is_complete:
+        return
+    budget = run.settings.get("budget")
+    seen = f"step {run.step:,} of {f'what {budget} allow' if budget else f'{evidence.num_steps:,}'}"
+    log = run.path / "metrics.jsonl"
+    if log.exists():
+        seen += f"; the log was written {ago(time.time() - log.stat().st_mtime)} ago"
+    yield sick.INCOMPLETE.found("info", seen)
+
+
+def ago(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} seconds"
+
+
+def level_of(value: float, limits: Mapping[Level, float]) -> Level | None:
+    """The worst one that is reached."""
+    return next((level for level in ("serious", "warning") if value >= limits[level]), None)
+
+
+CHECKS: list[Callable[[Evidence], Iterator[Finding]]] = [
+    *(instability, generator_loss, discriminator, generator_too_strong, sharing),
+    *(overfitting, clipping, speed, youth, completeness),
+]

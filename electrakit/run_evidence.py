@@ -1,0 +1,209 @@
+"""A run's files in, what can be measured about its health out: curves, the entropies they are compared with, and its age."""
+
+import functools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electrakit import run_limits as limit
+from electrakit.data.batches import Batches
+from electrakit.data.measures import row_measures
+from electrakit.data.tokenizer import load_tokenizer
+from electrakit.errors import UserError
+from electrakit.run_files import RunFiles
+
+SAMPLE_ROWS = 8_192  # of the shards, for the unigram entropy: within .02 nats
+
+
+class Curve(NamedTuple):
+    """A figure over steps, where it was a number."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+    def after(self, step: float) -> "Curve":
+        return Curve(self.steps[self.steps > step], self.values[self.steps > step])
+
+    def between(self, start: float, end: float) -> "Curve":
+        chosen = (self.steps > start) & (self.steps <= end)
+        return Curve(self.steps[chosen], self.values[chosen])
+
+    def quarter(self, number: int) -> float:
+        """The median of a quarter of the lines, counted from 0."""
+        parts = np.array_split(self.values, 4)
+        return float(np.median(parts[number] if len(parts[number]) else self.values))
+
+    @property
+    def last(self) -> float:
+        return self.quarter(3)
+
+    def smooth(self, width: int) -> "Curve":
+        """Medians of `width` lines, each at the step of its last."""
+        if len(self.values) < width:
+            return Curve(self.steps[:0], self.values[:0])
+        windows = np.lib.stride_tricks.sliding_window_view(self.values, width)
+        return Curve(self.steps[width - 1 :], np.median(windows, axis=-1))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the checks look at."""
+
+    run: RunFiles
+
+    def curve(self, name: str, split: str = "train") -> Curve:
+        lines = self.run.train if split == "train" else self.run.valid
+        found = [(line["step"], line[name]) for line in lines if is_number(line.get(name))]
+        return Curve(np.array([step for step, _ in found]), np.array([value for _, value in found], float))
+
+    def settled(self, name: str) -> Curve:
+        """After the warm-up."""
+        return self.curve(name).after(self.warmup)
+
+    def latest(self, name: str) -> float | None:
+        """Of the last validation, else of the last quarter of the log."""
+        valid, train = self.curve(name, "valid").after(0).values, self.curve(name)
+        if len(valid):
+            return float(valid[-1])
+        return train.last if len(train.values) else None
+
+    # --- settings ---
+
+    def setting(self, part: str, name: str, default: Any) -> Any:
+        """One that an older version did not know has its default."""
+        value = (self.run.settings.get(part) or {}).get(name)
+        return default if value is None else value
+
+    @property
+    def kind(self) -> str:
+        return self.setting("objective", "kind", "electra")
+
+    @property
+    def warmup(self) -> int:
+        return self.setting("optim", "warmup_steps", 0)
+
+    @property
+    def num_steps(self) -> int:
+        """Planned; of a run by the clock, done."""
+        return (
+            self.run.step
+            if self.run.settings.get("budget")
+            else max(self.run.step, self.run.settings.get("steps") or 0)
+        )
+
+    @property
+    def epochs(self) -> float | None:
+        """How often each row was seen."""
+        num_rows = (self.run.data.get("rows") or {}).get("train")
+        return self.run.step * (self.run.settings.get("batch_size") or 0) / num_rows if num_rows else None
+
+    # --- age ---
+
+    @property
+    def num_after_warmup(self) -> int:
+        return max(0, self.run.step - self.warmup)
+
+    @property
+    def is_settled(self) -> bool:
+        """Far enough behind its warm-up for a plateau to be one."""
+        return self.num_after_warmup >= max(limit.SETTLED_STEPS, limit.SETTLED_WARMUPS * self.warmup)
+
+    @property
+    def is_old(self) -> bool:
+        """What it has not learned by now, it will not learn by itself: it is over, or has seen enough."""
+        has_seen_enough = (
+            self.run.step * self.run.tokens_per_step >= limit.OLD_TOKENS or self.num_after_warmup >= limit.OLD_STEPS
+        )
+        return self.is_settled and (self.run.is_complete or has_seen_enough)
+
+    # --- what the losses are compared with ---
+
+    @cached_property
+    def text(self) -> "Text | None":
+        """Of the training rows; None if they are not there any more, or are others."""
+        return None if self.run.shards is None else read_text(self.run.shards, files_of(self.run.data))
+
+    @property
+    def unigram_entropy(self) -> float | None:
+        """In nats."""
+        return None if self.text is None else self.text.unigram_entropy
+
+    @property
+    def letters(self) -> float | None:
+        """Share of the words that are single letters, one behind the other."""
+        return None if self.text is None else self.text.letters
+
+    @property
+    def uniform_entropy(self) -> float | None:
+        """The loss of a model that knows nothing."""
+        size = self.run.data.get("vocab_size")
+        return math.log(size) if isinstance(size, int) and size > 1 else None
+
+    @property
+    def copied_share(self) -> float:
+        """Of the chosen tokens, how many are right if those that are shown are repeated."""
+        if self.kind != "mlm":
+            return 1 - self.setting("objective", "replace_prob", 0.85)
+        return 0.15 if self.setting("objective", "scheme", "bert") == "electra" else 0.1
+
+    @property
+    def floor(self) -> float | None:
+        """The generator's loss if it knows frequencies and repeats what it is shown, and nothing else."""
+        if self.unigram_entropy is None:
+            return None
+        if self.kind == "mlm" and self.setting("objective", "scheme", "bert") == "bert":
+            # a tenth is shown as it is, a tenth as another token, and nobody can tell which
+            return 0.9 * self.unigram_entropy + 0.2 * math.log(2)
+        return (1 - self.copied_share) * self.unigram_entropy
+
+    def base_rate_entropy(self) -> Curve:
+        """The discriminator's loss if it knows nothing but how many tokens are replaced, over the steps."""
+        of_chosen = self.setting("objective", "loss_on", "all") == "masked"
+        rate = self.settled("sampled_acc" if of_chosen else "replaced_rate")
+        return Curve(rate.steps, entropy(rate.values))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def entropy(rate: np.ndarray) -> np.ndarray:
+    """Of a coin, in nats."""
+    rate = np.clip(rate, 1e-9, 1 - 1e-9)
+    result: np.ndarray = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
+    return result
+
+
+def files_of(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((data.get("files") or {}).items()))
+
+
+class Text(NamedTuple):
+    """What matters about the rows that a run learns from."""
+
+    unigram_entropy: float
+    letters: float
+
+
+@functools.lru_cache(maxsize=32)
+def read_text(shards: Path, files: tuple[tuple[str, str], ...]) -> Text | None:
+    """From a sample of the training rows; special tokens are left out."""
+    try:
+        batches = Batches(shards, 1024, verify=False)
+        if any(dict(files).get(file["name"]) != file["xxh3_128"] for file in batches.files):
+            return None
+        num_rows = min(batches.num_rows, SAMPLE_ROWS)
+        rows = np.concatenate([batches(step) for step in range(-(-num_rows // 1024))])[:num_rows]
+        letters = row_measures(rows, load_tokenizer(shards / "tokenizer"))["letters in a row"]
+    except (OSError, ValueError, KeyError, UserError):
+        return None
+    counts = np.bincount(rows.ravel(), minlength=batches.vocab_size)
+    counts[[number for name, number in batches.special_ids.items() if name != "unk"]] = 0
+    shares = counts[counts > 0] / max(1, counts.sum())
+    # a sample misses rare tokens: Miller and Madow's correction
+    entropy = float(-(shares * np.log(shares)).sum() + (len(shares) - 1) / max(1, 2 * counts.sum()))
+    return Text(entropy, letters)

@@ -1,0 +1,271 @@
+"""The lines of a log in; curves out, with as many points as can be seen, and what each of them shows, in plain words."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from electrakit.run_files import Line, RunFiles
+
+Format = Literal["nats", "percent", "number", "rate", "count"]
+Group = Literal["generator", "discriminator", "training"]
+Floats = NDArray[np.float64]
+
+MOST_BUCKETS, FEWEST_BUCKETS, BUCKETS_OF_ALL_RUNS = 600, 120, 2400
+"""A curve has up to three points in a bucket; more than a screen has columns cannot be seen."""
+
+# Okabe and Ito's colours, which colour-blind people tell apart, darkened until each stands out from white paper (3 : 1).
+PALETTE = ("#0072b2", "#d55e00", "#009470", "#b0578d", "#a87b00", "#2b8fc7", "#444444", "#6a4fb3")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure of the log, as people read it."""
+
+    key: str
+    """Its name in metrics.jsonl."""
+    group: Group
+    title: str
+    format: Format
+    shows: str
+    """What it is."""
+    healthy: str
+    """What it looks like when all is well."""
+    can_log: bool = False
+    """Whether a logarithmic axis makes sense; `is_log`: whether it begins with one."""
+    is_log: bool = False
+    baseline: Literal["entropy", "majority", "chance"] | None = None
+    """What is reached without having learned anything."""
+    only_if_positive: bool = False
+    """Shown only if it is ever above 0."""
+    unit: str = ""
+    can_smooth: bool = True
+    """Not what is computed, not measured."""
+
+
+CHARTS = (
+    Chart(
+        *("mlm_loss", "generator", "Generator loss", "nats"),
+        "How surprised the generator is by the words that were masked: their mean cross-entropy. Lower is better.",
+        "Starts near the logarithm of the vocabulary's size, falls fast to about 7, stays there for a while (it has learned how "
+        "frequent words are), then falls on slowly. ELECTRA-Small's ends near 3.3 after a million steps.",
+        unit="nats",
+        can_log=True,
+    ),
+    Chart(
+        *("gen_acc", "generator", "Generator accuracy", "percent"),
+        "How often the generator's best guess is the masked word.",
+        "Rises over the whole run. A few per cent means that it always says the most frequent word; ELECTRA-Small ends near 45 %.",
+    ),
+    Chart(
+        *("sampled_acc", "generator", "Sampled accuracy", "percent"),
+        "How often the word that was drawn from the generator is the original one: such a word counts as original, not as replaced.",
+        "Rises slowly and stays below the accuracy. Far above a half, the generator is too strong and leaves too little to find.",
+    ),
+    Chart(
+        *("disc_loss", "discriminator", "Discriminator loss", "nats"),
+        "How wrong the discriminator is about which tokens were replaced, as a mean over the tokens where it is scored. Lower is better.",
+        "Soon falls below the dotted line, which is what one gets for always naming the share of replaced tokens, and stays below. "
+        "On the line it has learned nothing yet. ELECTRA-Small ends near 0.16. It may rise a little while the generator improves.",
+        unit="nats",
+        can_log=True,
+        baseline="entropy",
+    ),
+    Chart(
+        *("disc_acc", "discriminator", "Discriminator accuracy", "percent"),
+        "Share of the tokens that the discriminator judges right.",
+        "Above the dotted line, which is what one gets for calling every token original. Because most tokens are, this figure is high "
+        "from the start and says little alone: look at the AUC.",
+        baseline="majority",
+    ),
+    Chart(
+        *("disc_auc", "discriminator", "Discriminator AUC (validation)", "number"),
+        "How often the discriminator finds a replaced token more suspicious than an original one. Measured at validations.",
+        "0.5 (dotted) is guessing, 1 is perfect. It leaves 0.5 once the generator's replacements make sense; ELECTRA-Small ends near 0.93.",
+        baseline="chance",
+    ),
+    Chart(
+        *("disc_recall", "discriminator", "Recall of replaced tokens", "percent"),
+        "Share of the replaced tokens that the discriminator says are replaced.",
+        "Near 0 at first, then rises. Staying at 0 means that it calls every token original; 100 % that it calls every token replaced.",
+    ),
+    Chart(
+        *("disc_precision", "discriminator", "Precision of “replaced”", "percent"),
+        "Of the tokens that the discriminator says are replaced, the share that really are.",
+        "Well above the replaced rate. It jumps about while the discriminator hardly ever says “replaced”.",
+    ),
+    Chart(
+        *("loss", "training", "Total loss", "nats"),
+        "What is minimised: the generator's loss plus the discriminator's times its weight (50 in the paper).",
+        "Falls quickly, then slowly. ELECTRA-Small: 17 after 12 thousand steps, 15 after 60, 13 after 200, 11 after a million.",
+        can_log=True,
+    ),
+    Chart(
+        *("replaced_rate", "training", "Replaced tokens", "percent"),
+        "Share of all tokens that were really exchanged for another word: what there is to be found.",
+        "Starts at the share that is masked (15 %) and falls slowly as the generator guesses right more often. "
+        "Far below 5 % there is little left to learn from.",
+    ),
+    Chart(
+        *("lr", "training", "Learning rate", "rate"),
+        "How far each step moves the weights.",
+        "Rises during the warm-up, then falls to zero at the end, as the schedule says.",
+        can_log=True,
+        can_smooth=False,
+    ),
+    Chart(
+        *("grad_norm", "training", "Gradient norm", "number"),
+        "Length of the gradient before it is clipped: how strongly the batch pulls at the weights.",
+        "High at first, then calm. Single peaks are clipped and harmless; a norm that keeps rising announces divergence.",
+        can_log=True,
+        is_log=True,
+    ),
+    Chart(
+        *("tokens_per_second", "training", "Speed", "count"),
+        "Tokens that go through training in a second, padding included, without the time for validations and checkpoints.",
+        "A flat line. A drop means that something else uses the machine, or that reading the data cannot keep up.",
+        unit="tokens a second",
+    ),
+    Chart(
+        *("mfu", "training", "Model FLOPs utilisation", "percent"),
+        "Share of what the processor could compute at most that goes into the model's matrix products.",
+        "A flat line; 30 to 60 % is good on a GPU, and small networks reach less.",
+    ),
+    Chart(
+        *("num_skipped", "training", "Skipped steps", "count"),
+        "Steps so far whose loss or gradient was not a number, and which therefore changed nothing.",
+        "0. A few are forgiven; many mean that the learning rate is too high or the precision too low.",
+        only_if_positive=True,
+        can_smooth=False,
+    ),
+)
+
+
+def curves(run: RunFiles, num_buckets: int) -> dict[str, Any]:
+    """Everything that is drawn of a run, as plain values.
+
+    `clock` says when each step was, `at` at which steps the means stand. A figure of the log has `mean`, one for each bucket of lines,
+    and `raw`, the points that keep the outline of all lines; None where every line is a bucket of its own. Validations stand apart.
+    """
+    steps, num_lines = column(run.train, "step"), len(run.train)
+    edges = bucket_edges(num_lines, num_buckets)
+    is_whole = len(edges) - 1 == num_lines
+    shown_times = np.union1d(np.maximum(edges[1:] - 1, 0), [0]).astype(int) if num_lines else np.zeros(0, int)
+    seconds = column(run.train, "seconds")
+    train = {}
+    for chart in CHARTS:
+        values = column(run.train, chart.key)
+        if not np.isfinite(values).any() or (chart.only_if_positive and not np.nanmax(values) > 0):
+            continue
+        raw = None
+        if not is_whole:
+            chosen = min_max(values, edges)
+            raw = [plain(steps[chosen]), plain(values[chosen])]
+        train[chart.key] = {"mean": plain(bucket_means(values, edges)), "raw": raw}
+    return {
+        "tokens_per_step": run.tokens_per_step,
+        "clock": {"step": plain(steps[shown_times]), "seconds": plain(seconds[shown_times], 8)},
+        "at": None if is_whole else plain(bucket_means(steps, edges), 8),
+        "train": train,
+        "valid": {chart.key: points for chart in CHARTS if (points := validations(run, chart.key, num_buckets))},
+        "has_baseline": has_baseline(run.settings),
+    }
+
+
+def validations(run: RunFiles, key: str, num_buckets: int) -> list[list[float | None]] | None:
+    steps, values = column(run.valid, "step"), column(run.valid, key)
+    known = np.isfinite(values)
+    if not known.any() or key == "num_skipped":
+        return None
+    steps, values = steps[known], values[known]
+    chosen = min_max(values, bucket_edges(len(values), num_buckets))
+    return [plain(steps[chosen]), plain(values[chosen])]
+
+
+def has_baseline(settings: dict[str, Any]) -> bool:
+    """Whether the share of replaced tokens says what is reached by guessing: where every token is judged replaced or not."""
+    objective = settings.get("objective")
+    objective = objective if isinstance(objective, dict) else {}
+    return objective.get("kind", "electra") == "electra" and objective.get("loss_on", "all") == "all"
+
+
+def buckets_for(num_runs: int) -> int:
+    """Of each of so many runs: the more there are, the coarser, so that the page stays small."""
+    return max(FEWEST_BUCKETS, min(MOST_BUCKETS, BUCKETS_OF_ALL_RUNS // max(1, num_runs)))
+
+
+# Fewer points
+
+
+def bucket_edges(num_points: int, num_buckets: int) -> NDArray[np.int64]:
+    """Where buckets of about the same size begin, and the end. Up to three points a bucket are left alone: one bucket each."""
+    if num_points <= 3 * num_buckets:
+        return np.arange(num_points + 1)
+    return np.linspace(0, num_points, num_buckets + 1).astype(np.int64)
+
+
+def min_max(values: Floats, edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places of the lowest and the highest value of each bucket, of the first and the last of all; where all are missing, of a gap."""
+    chosen = {0, len(values) - 1} if len(values) else set()
+    for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        part = values[start:end]
+        if np.isfinite(part).any():
+            chosen |= {start + int(np.nanargmin(part)), start + int(np.nanargmax(part))}
+        else:
+            chosen.add(start)
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+def bucket_means(values: Floats, edges: NDArray[np.int64]) -> Floats:
+    """Over what is known in each bucket; not a number where nothing is."""
+    if len(edges) < 2:
+        return np.zeros(0)
+    known = np.isfinite(values)
+    sums = np.add.reduceat(np.where(known, values, 0.0), edges[:-1])
+    counts = np.add.reduceat(known.astype(np.float64), edges[:-1])
+    return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+
+
+def smoothed(values: Floats, sigma: float) -> Floats:
+    """A mean over neighbours on both sides, weighted as by a bell that is so many points wide: nothing lags behind."""
+    if sigma < 0.3 or not len(values):
+        return values
+    reach = min(len(values) - 1, math.ceil(3 * sigma))
+    bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    known = np.isfinite(values)
+    sums = np.convolve(np.where(known, values, 0.0), bell, mode="full")[reach : reach + len(values)]
+    weights = np.convolve(known.astype(np.float64), bell, mode="full")[reach : reach + len(values)]
+    return np.where(known, sums / np.maximum(weights, 1e-12), np.nan)
+
+
+# Numbers
+
+
+def number(value: Any) -> float:
+    """What is no number, or no finite one, is missing: not a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value) if math.isfinite(value) else math.nan
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.nan
+
+
+def column(lines: Sequence[Line], key: str) -> Floats:
+    values = [line.get(key) for line in lines]
+    if set(map(type, values)) <= {float}:  # as good as always, and quicker
+        numbers = np.array(values, dtype=np.float64)
+        return np.where(np.isfinite(numbers), numbers, np.nan)
+    return np.array([number(value) for value in values], dtype=np.float64)
+
+
+def plain(values: Floats, digits: int = 5) -> list[float | None]:
+    """For JSON, as short as they may be: whole numbers whole, others with so many digits, missing ones None."""
+    return [None if math.isnan(value) else _short(value, digits) for value in values.tolist()]
+
+
+def _short(value: float, digits: int) -> float:
+    return int(value) if value.is_integer() and abs(value) < 1e15 else float(f"{value:.{digits}g}")

@@ -1,0 +1,49 @@
+"""A folder in, a repository of the Hugging Face Hub out; what can go wrong is said in one line."""
+
+from pathlib import Path
+
+from electrakit.errors import UserError
+from electrakit.loading import one_line
+
+LOGIN = "hf auth login asks for one, or set HF_TOKEN"
+
+
+def require_can_push(name: str, is_dry: bool = False) -> None:
+    """Before the work: a name that the Hub takes, and a token."""
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise UserError(
+            f"--push {name!r} is no name of a repository ({one_line(error)}); use one like me/electra-small-mine"
+        ) from None
+    if not is_dry and huggingface_hub.get_token() is None:
+        raise UserError(f"--push {name} needs a token of the Hugging Face Hub that may write: {LOGIN}")
+
+
+def push(folder: Path, name: str, is_private: bool) -> str:
+    """Create the repository if it is not there, send all files in one commit; the address."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    api = HfApi()
+    kept = f"the export is whole in {folder}: the same command sends it again"
+    try:
+        address = api.create_repo(name, private=is_private, exist_ok=True)
+        api.upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message="Export of ElectraKit")
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else None
+        why = {401: f"the token is not valid ({LOGIN})", 403: f"the token may not write to {name}"}.get(
+            status or 0, one_line(error)
+        )
+        raise UserError(f"the Hugging Face Hub refused --push {name}: {why}; {kept}") from None
+    except OfflineModeIsEnabled:
+        raise UserError(f"--push {name}: HF_HUB_OFFLINE forbids the network; unset it; {kept}") from None
+    except (
+        Exception
+    ) as error:  # of the network: which library huggingface_hub asks with, and its errors, have changed before
+        raise UserError(f"cannot reach {constants.ENDPOINT} for --push {name} ({one_line(error)}); {kept}") from None
+    return str(address)

@@ -1,0 +1,195 @@
+"""A name in, a pair of networks out: an exported folder, a run, a checkpoint, one model alone, or a name on the hub."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
+from electrakit.errors import UserError
+from electrakit.model.adapt import as_discriminator, as_generator
+from electrakit.model.counts import Head
+from electrakit.share.pair import Pair
+
+MAX_TOKENS = 512
+"""Longer texts take too long for a page that answers while one types."""
+HUB_FILES = ["*.json", "*.txt", "*.safetensors", "generator/*.json", "generator/*.txt", "generator/*.safetensors"]
+HUB_NAME = r"[\w.-]+/[\w.-]+|[\w-][\w.-]*"
+
+
+def open_pair(place: str | os.PathLike[str], generator: str | os.PathLike[str] | None = None) -> Pair:
+    """Open what is there. `generator` is one from elsewhere, for a discriminator that has none beside it."""
+    place = os.fspath(place)
+    folders = find_networks(place)
+    if generator is not None and "words" not in folders:
+        others = find_networks(os.fspath(generator))
+        if "words" not in others:
+            raise UserError(f"--generator {generator} predicts no words; name a model with a head for masked words")
+        folders["words"] = others["words"]
+    # the discriminator's tokenizer, if it has one
+    tokenizer = load_tokenizer(folders.get("replaced") or folders["words"])
+    for folder in folders.values():
+        check_vocabulary(tokenizer, folder)
+    networks = {head: load(folder, head, tokenizer) for head, folder in folders.items()}
+    rooms = [room_of(network) for network in networks.values()]
+    longest = tokenizer.config.get("model_max_length")
+    if isinstance(longest, int):
+        rooms.append(longest)
+    max_tokens = min(MAX_TOKENS, *rooms)
+    return Pair(name_of(place), tokenizer, max_tokens, networks.get("words"), networks.get("replaced"))
+
+
+def name_of(place: str) -> str:
+    """Short, but for a checkpoint that of its run too."""
+    parts = Path(place).resolve().parts if Path(place).exists() else tuple(place.split("/"))
+    is_checkpoint = len(parts) > 2 and parts[-1].startswith("step_") and parts[-2] == "checkpoints"
+    return f"{parts[-3]} {parts[-1]}" if is_checkpoint else parts[-1]
+
+
+# --- where ---------------------------------------------------------------------------------------------------------------
+
+
+def find_networks(place: str) -> dict[Head, Path]:
+    """The folders of the networks, by what they say: words, or what was replaced."""
+    folder = Path(place).expanduser()
+    if not folder.exists():
+        folder = from_hub(place)
+    elif not folder.is_dir():
+        raise UserError(f"{place} is a file; name the folder of a model, of a run, or of one of its checkpoints")
+    folder = newest_checkpoint(folder)
+    inside = [folder / name for name in ("discriminator", "generator")]
+    candidates = [one for one in (folder, *inside) if "model_type" in read_config(one)]
+    if not candidates:
+        raise UserError(
+            f"no model in {place}: it has neither a config.json of transformers, nor discriminator/ or generator/ with one; "
+            "name an exported folder, a run, a checkpoint, or a transformers model"
+        )
+    found: dict[Head, Path] = {}
+    for candidate in candidates:
+        found.setdefault(head_of(candidate), candidate)
+    return found
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """Of a run; any other folder is returned as it is."""
+    # the manifest is written last: without it a checkpoint is not whole
+    checkpoints = sorted(path.parent for path in folder.glob("checkpoints/step_*/manifest.json"))
+    if not checkpoints and (folder / "checkpoints").is_dir():
+        raise UserError(f"the run {folder} has no checkpoint yet; wait for its first one")
+    return checkpoints[-1] if checkpoints else folder
+
+
+def from_hub(name: str) -> Path:
+    """The files of a name on the hub, from the cache if they are there: weights as safetensors only, no code."""
+    if not re.fullmatch(HUB_NAME, name):
+        raise UserError(f"there is no folder {name!r}; name an exported folder, a run, a checkpoint, or a hub name")
+    load_tokenizer(name)  # says in one line if there is neither such a name nor a connection
+    from huggingface_hub import snapshot_download
+
+    for is_local in (True, False):
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=is_local))
+        except Exception as error:  # the libraries have a dozen for "cannot be had"
+            if is_local:
+                continue
+            raise UserError(f"cannot load {name!r} from the hub: {one_line(error)}") from None
+        if not is_local or any(folder.glob("*.safetensors")):
+            break
+    return folder
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Nothing where there is none."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {one_line(error)}") from None
+    return config if isinstance(config, dict) else {}
+
+
+def head_of(folder: Path) -> Head:
+    """By the class that the weights were saved from."""
+    names = read_config(folder).get("architectures") or ["model without a head"]
+    name = str(names[0])
+    if name == "ElectraForPreTraining" or name.endswith("ForTokenClassification"):
+        return "replaced"
+    if name.endswith(("ForMaskedLM", "ForPreTraining")):
+        return "words"
+    raise UserError(
+        f"{folder} is a {name}: it says neither which tokens were replaced (ElectraForPreTraining, ...ForTokenClassification) "
+        "nor which words are missing (...ForMaskedLM)"
+    )
+
+
+# --- what ----------------------------------------------------------------------------------------------------------------
+
+
+def check_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
+    """Both networks must know the tokens by the same numbers."""
+    if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt")):
+        return
+    theirs = load_tokenizer(folder).vocabulary
+    if theirs != tokenizer.vocabulary:
+        raise UserError(
+            f"the generator {folder} has another vocabulary ({len(theirs):,} tokens) than the discriminator "
+            f"({len(tokenizer.vocabulary):,}); name one that was trained with it"
+        )
+
+
+def load(folder: Path, head: Head, tokenizer: TokenizerFiles) -> nn.Module:
+    """A network with all its weights, from safetensors, without anybody's code."""
+    import transformers
+    from transformers.utils import logging
+
+    config = read_config(folder)
+    if head == "words":
+        kind: Any = transformers.AutoModelForMaskedLM
+    elif config["model_type"] == "electra" and config["architectures"][0] == "ElectraForPreTraining":
+        kind = transformers.ElectraForPreTraining
+    else:
+        kind = transformers.AutoModelForTokenClassification
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for path in folder.glob("*.bin"))
+        what = f"only {pickles[0]}, a pickle, which can run any code" if pickles else "none"
+        raise UserError(f"{folder} needs weights as model.safetensors; it has {what}; save it with save_pretrained")
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # what it warns of is an error here
+    logging.disable_progress_bar()
+    try:
+        model, info = kind.from_pretrained(
+            folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+        )
+    except Exception as error:  # damaged files raise whatever they like
+        raise UserError(f"cannot read the model {folder}: {one_line(error)}") from None
+    finally:
+        logging.set_verbosity(verbosity)
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise UserError(f"the weights in {folder} are not whole: {missing[0]} is missing (of {len(missing)} in all)")
+    if model.config.vocab_size < len(tokenizer.vocabulary):
+        raise UserError(
+            f"{folder} has {model.config.vocab_size:,} embeddings for {len(tokenizer.vocabulary):,} tokens of its tokenizer"
+        )
+    if head == "replaced" and getattr(model.config, "num_labels", 1) > 2:
+        raise UserError(f"{folder} has {model.config.num_labels} labels; it takes one or two: original and replaced")
+    adapt = as_generator if head == "words" else as_discriminator
+    special = tokenizer.special_ids
+    return adapt(model.float().eval(), pad_token_id=special["pad"], sep_token_id=special["sep"])
+
+
+def room_of(network: Any) -> int:
+    """How many tokens it takes, [CLS] and [SEP] included."""
+    config = network.model.config
+    num_positions = getattr(config, "max_position_embeddings", MAX_TOKENS)
+    counts_from_padding = any(name in config.model_type for name in ("roberta", "camembert", "mpnet"))
+    return num_positions - (config.pad_token_id + 1 if counts_from_padding else 0)
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

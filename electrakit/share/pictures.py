@@ -1,0 +1,295 @@
+"""Runs in, PNGs out as papers print them: the same curves as on the page, 300 dots an inch."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from electrakit.run_files import RunFiles
+from electrakit.share.charts import (
+    CHARTS,
+    PALETTE,
+    Chart,
+    Floats,
+    bucket_edges,
+    bucket_means,
+    column,
+    has_baseline,
+    smoothed,
+)
+from electrakit.share.report_glue import Point, compute_points, published_points
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SMOOTHING = 0.01
+START = 0.03
+POINTS_OF_A_SCORE = 15.0  # of the GLUE picture: how far apart a difference of 1 is on paper
+MOST_POINTS = 1500
+LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+MARKS = ("o", "s", "D", "^")
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e3e6ea",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.4,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "savefig.dpi": 300,
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A file, and the figures of the log that stand side by side in it."""
+
+    name: str
+    keys: tuple[str, ...]
+
+
+PICTURES = (
+    Picture("loss", ("loss",)),
+    Picture("generator", ("mlm_loss", "gen_acc")),
+    Picture("discriminator", ("disc_loss", "disc_acc", "disc_auc")),
+    Picture("replaced", ("replaced_rate",)),
+    Picture("learning_rate", ("lr",)),
+    Picture("gradient_norm", ("grad_norm",)),
+    Picture("speed", ("tokens_per_second",)),
+)
+
+
+def draw(runs: dict[str, RunFiles], folder: Path) -> list[Path]:
+    """Every picture that there are figures for. Returns the files; those of an earlier report that there are no more are removed."""
+    import matplotlib
+
+    charts = {chart.key: chart for chart in CHARTS}
+    written = []
+    folder.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        for picture in PICTURES:
+            shown = [charts[key] for key in picture.keys if any(has_values(run, key) for run in runs.values())]
+            if shown:
+                written.append(save(curves_figure(runs, shown), folder / f"{picture.name}.png"))
+        if any(point["score"] is not None for point in compute_points(runs)):
+            written.append(save(glue_figure(runs), folder / "glue.png"))
+    for name in (*(picture.name for picture in PICTURES), "glue"):
+        if folder / f"{name}.png" not in written:
+            (folder / f"{name}.png").unlink(missing_ok=True)
+    return written
+
+
+def save(figure: Any, path: Path) -> Path:
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, format="png")
+    temporary.replace(path)
+    return path
+
+
+def has_values(run: RunFiles, key: str) -> bool:
+    return bool(np.isfinite(column(run.lines, key)).any())
+
+
+def curves_figure(runs: dict[str, RunFiles], charts: Sequence[Chart]) -> Any:
+    """Panels side by side; one legend below if there are several runs."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    width = 3.5 if len(charts) == 1 else 3.1 * len(charts)
+    longest_name = max(len(in_legend(name)) for name in [*runs, "nothing learned"])
+    num_columns = max(1, int(width * 15 / (longest_name + 8)))
+    num_rows = -(-(len(runs) + 2) // num_columns)
+    figure = Figure(figsize=(width, 2.4 + 0.17 * num_rows), layout="constrained")
+    panels = figure.subplots(1, len(charts), squeeze=False)[0]
+    longest = max(run.step for run in runs.values())
+    has_dotted = False
+    for axes, chart in zip(panels, charts, strict=True):
+        for place, run in enumerate(runs.values()):
+            has_dotted |= draw_run(axes, chart, run, place, SMOOTHING * longest)
+        if chart.baseline == "chance":
+            axes.axhline(0.5, color="#777777", linestyle=":", linewidth=1)
+            has_dotted = True
+        finish(axes, chart)
+    handles = [
+        Line2D([], [], color=PALETTE[place % len(PALETTE)], linestyle=LINES[place % len(LINES)], label=in_legend(name))
+        for place, name in enumerate(runs)
+    ]
+    has_marks = any(np.isfinite(column(run.valid, chart.key)).any() for run in runs.values() for chart in charts)
+    marked = [
+        Line2D(
+            [],
+            [],
+            color="#555555",
+            marker="o",
+            linestyle="none",
+            markersize=3.5,
+            markerfacecolor="white",
+            label="validation",
+        )
+    ]
+    dotted = [Line2D([], [], color="#555555", linestyle=":", label="nothing learned")]
+    handles += (marked if has_marks else []) + (dotted if has_dotted else [])
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), num_columns))
+    return figure
+
+
+def draw_run(axes: "Axes", chart: Chart, run: RunFiles, place: int, num_steps: float) -> bool:
+    """Raw behind what is smoothed over so many steps, validations as marks. Returns whether there is a dotted line too."""
+    colour, line = PALETTE[place % len(PALETTE)], LINES[place % len(LINES)]
+    steps, values = column(run.train, "step"), column(run.train, chart.key)
+    has_dotted = False
+    if np.isfinite(values).any():
+        edges = bucket_edges(len(values), MOST_POINTS)
+        at, means = bucket_means(steps, edges), bucket_means(values, edges)
+        sigma = num_steps * (len(at) - 1) / max(1.0, at[-1] - at[0]) if chart.can_smooth else 0.0
+        axes.plot(at, means, color=colour, alpha=0.25, linewidth=0.7)
+        axes.plot(at, smoothed(means, sigma), color=colour, linestyle=line)
+        if chart.baseline in ("entropy", "majority") and has_baseline(run.settings):
+            rates = smoothed(bucket_means(column(run.train, "replaced_rate"), edges), max(1.0, sigma))
+            axes.plot(
+                at,
+                entropy(rates) if chart.baseline == "entropy" else 1 - rates,
+                color=colour,
+                linestyle=":",
+                linewidth=1,
+            )
+            has_dotted = True
+    is_alone = not np.isfinite(values).any()
+    validations = [
+        line for line in run.valid if is_alone or line["step"] > 0
+    ]  # nothing to compare with before the first step
+    steps, values = column(validations, "step"), column(validations, chart.key)
+    if np.isfinite(values).any():
+        mark = MARKS[place % len(MARKS)] if len(values) <= 60 else ""
+        axes.plot(
+            *(steps, values),
+            color=colour,
+            linestyle=line if is_alone else "none" if mark else "--",
+            linewidth=1,
+            marker=mark,
+            markersize=3.5,
+            markerfacecolor="white",
+        )
+    return has_dotted
+
+
+def entropy(rates: Floats) -> Floats:
+    rates = np.clip(rates, 1e-9, 1 - 1e-9)
+    return -rates * np.log(rates) - (1 - rates) * np.log(1 - rates)
+
+
+def finish(axes: "Axes", chart: Chart) -> None:
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
+
+    leave_start_out(axes, chart)
+    axes.set_title(chart.title.removesuffix(" (validation)"))
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlim(left=0)
+    if chart.is_log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    elif chart.format == "percent":
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
+    elif chart.format == "count":
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set_ylim(bottom=0)
+    axes.set_ylabel(chart.unit)
+
+
+def leave_start_out(axes: "Axes", chart: Chart) -> None:
+    """The first moments of a run are often far from all that follows: then they leave the frame, as on the page."""
+    if chart.is_log:
+        return
+    drawn = [np.array(line.get_xydata(), dtype=np.float64) for line in axes.get_lines()]
+    points = np.concatenate(
+        [np.zeros((0, 2)), *(line for line in drawn if len(line) > 2)]
+    )  # no level over the whole width
+    points = points[np.isfinite(points).all(axis=1)]
+    later = points[points[:, 0] >= START * points[:, 0].max()] if len(points) else points
+    if len(later) and np.ptp(later[:, 1]) < 0.4 * np.ptp(points[:, 1]):
+        low, high = later[:, 1].min(), later[:, 1].max()
+        room = 0.06 * (high - low) or 0.1 * abs(high)
+        axes.set_ylim(low - room, high + room)
+
+
+def in_legend(name: str) -> str:
+    """Not too long. A $ would begin a formula, a leading _ would hide it."""
+    shown = name if len(name) <= 26 else f"{name[:11]}…{name[-14:]}"
+    return ("\u200b" if shown.startswith("_") else "") + shown.replace("$", r"\$")
+
+
+def label_heights(points: Sequence[Point]) -> list[float]:
+    """How far above or below its point each name on the right stands, so that those of neighbours do not cover each other."""
+    heights = [0.0] * len(points)
+    order = sorted(
+        (place for place, point in enumerate(points) if point.part is None), key=lambda place: -points[place].score
+    )
+    for before, place in itertools.pairwise(order):
+        above, point = points[before], points[place]
+        distance = POINTS_OF_A_SCORE * (above.score - point.score)
+        if abs(math.log10(above.flops / point.flops)) < 1 and distance + heights[before] < 8.5:
+            heights[before] = heights[before] or 4.5
+            heights[place] = min(0.0, distance + heights[before] - 8.5)
+    return heights
+
+
+def glue_figure(runs: dict[str, RunFiles]) -> Any:
+    """Published points hollow, ours filled; compute on a logarithmic axis."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+    axes = figure.subplots()
+    published = published_points()
+    line = [point for point in published if point.part is not None]
+    axes.plot([point.flops for point in line], [point.score for point in line], color="#999999", linewidth=1, zorder=1)
+    axes.scatter(
+        [point.flops for point in published],
+        [point.score for point in published],
+        facecolors="white",
+        edgecolors="#777777",
+        s=22,
+        label="published",
+        zorder=2.5,
+    )
+    for point, height in zip(published, label_heights(published), strict=True):
+        is_left = point.part is not None
+        offset, align = ((-5, 4), "right") if is_left else ((7, height), "left")
+        name = point.label if point.source.startswith("Clark") else f"{point.label} ({point.source})"
+        axes.annotate(
+            *(name, (point.flops, point.score), offset),
+            textcoords="offset points",
+            ha=align,
+            va="baseline" if is_left else "center",
+            fontsize=6.5,
+            color="#666666",
+        )
+    for ours in compute_points(runs):
+        if ours["score"] is not None:
+            colour, mark = PALETTE[ours["run"] % len(PALETTE)], MARKS[ours["run"] % len(MARKS)]
+            axes.scatter(
+                [ours["flops"]],
+                [ours["score"]],
+                color=colour,
+                marker=mark,
+                s=34,
+                label=in_legend(ours["name"]),
+                zorder=3,
+            )
+    axes.set_xscale("log")
+    right = max(point.flops for point in published)
+    axes.set_xlim(axes.get_xlim()[0] / 2, 10 ** (math.log10(right) + 0.8))
+    axes.set_xlabel("training compute, FLOPs")
+    axes.set_ylabel("GLUE dev, mean of 8 tasks")
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure

@@ -1,0 +1,97 @@
+"""Loading: nothing that is named by a path can run code of its own, and the refusal says what to do."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_glue import write_model
+
+import electrakit as ek
+from electrakit.evaluate.classifier import load_classifier, load_tokenizer
+from electrakit.evaluate.finetune import open_classifier
+from electrakit.evaluate.glue import model_size
+from electrakit.evaluate.tasks import TASKS
+from electrakit.evaluate.token_model import load_token_model
+from electrakit.evaluate.token_tasks import TOKEN_TASKS
+from electrakit.loading import require_safe
+from electrakit.share.networks import open_model
+from electrakit.train.start import load_model
+
+PLACES: dict[str, Callable[[str], Any]] = {  # everything in the package that opens a model
+    "require_safe": require_safe,
+    "classifier": lambda place: load_classifier(place, TASKS["rte"]),
+    "finished classifier": open_classifier,
+    "spans": lambda place: load_token_model(place, TOKEN_TASKS["squad"]),
+    "size": model_size,
+    "pretraining": lambda place: load_model(place, "words"),
+    "export": lambda place: open_model(Path(place)),
+}
+CODE = "from pathlib import Path\nPath({place!r}).write_text('run')\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+def change(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_pickled_weights_are_refused_everywhere(folder, name):
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(
+        ek.UserError, match=r"pytorch_model\.bin, a pickle that could run any code: .*save_pretrained"
+    ) as error:
+        PLACES[name](str(folder))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_code_beside_a_model_is_refused_everywhere_and_never_run(folder, tmp_path, name):
+    trace = tmp_path / "trace"
+    (folder / "configuration_own.py").write_text(CODE.format(place=str(trace)))
+    change(folder / "config.json", model_type="own", auto_map={"AutoConfig": "configuration_own.OwnConfig"})
+    with pytest.raises(
+        ek.UserError, match=r"wants to run Python code of its own \(auto_map\), which we never do; name"
+    ) as error:
+        PLACES[name](str(folder))
+    assert "\n" not in str(error.value) and "trust_remote_code" not in str(error.value)
+    assert not trace.exists()
+
+
+def test_code_beside_a_model_that_transformers_knows_is_not_needed_and_not_run(folder, tmp_path):
+    trace = tmp_path / "trace"
+    (folder / "own.py").write_text(CODE.format(place=str(trace)))
+    change(folder / "config.json", auto_map={"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"})
+    assert load_classifier(str(folder), TASKS["rte"])
+    assert not trace.exists()
+
+
+def test_a_tokenizer_with_code_is_refused_or_read_without_it(folder, tmp_path):
+    trace = tmp_path / "trace"
+    (folder / "own.py").write_text(CODE.format(place=str(trace)))
+    maps = {"AutoTokenizer": ["own.OwnTokenizer", "own.OwnTokenizer"]}
+    change(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=maps)
+    try:
+        load_tokenizer(str(folder))
+    except ek.UserError as error:
+        assert "wants to run Python code of its own" in str(error)
+    assert ek.load_tokenizer(folder).special_ids["mask"] == 4  # from tokenizer.json, which is data
+    assert not trace.exists()
+
+
+def test_a_folder_that_is_no_model_is_named(folder, tmp_path):
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ek.UserError, match=r"config\.json cannot be read"):
+        require_safe(str(folder))
+    (folder / "config.json").unlink()
+    with pytest.raises(ek.UserError, match=r"has no config\.json"):
+        require_safe(str(folder))
+    with pytest.raises(ek.UserError, match="is not a folder"):
+        require_safe(str(tmp_path / "not" / "there"))
