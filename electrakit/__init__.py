@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from electrakit.data.shards import prepare as prepare
     from electrakit.data.tokenizer import load_tokenizer as load_tokenizer
     from electrakit.data.tokenizer import train_tokenizer as train_tokenizer
-    from electrakit.doctor import examine as examine
+    from electrakit.doctor.examine import examine as examine
     from electrakit.errors import UserError as UserError
     from electrakit.evaluate.glue import glue as glue
     from electrakit.evaluate.predict import predict as predict
@@ -51,7 +51,7 @@ _HOMES = {
     "build": "electrakit.model.build",
     "build_objective": "electrakit.objective.build",
     "convert": "electrakit.share.convert",
-    "examine": "electrakit.doctor",
+    "examine": "electrakit.doctor.examine",
     "export": "electrakit.share.export",
     "finetune": "electrakit.evaluate.tune",
     "from_transformers": "electrakit.model.weights",

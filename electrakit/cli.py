@@ -125,7 +125,7 @@ def _run(config: Any) -> int:
             if not is_finished:
                 print_summary(shards, Console(highlight=False))
         case "doctor":
-            from electrakit.findings import print_findings
+            from electrakit.doctor.findings import print_findings
 
             return print_findings(electrakit.examine(**settings))
         case "finetune" | "predict" | "glue" | "search" as verb:

@@ -11,9 +11,9 @@ from electrakit.config import DemoConfig
 from electrakit.data.shards import prepare
 from electrakit.data.summary import print_summary
 from electrakit.data.tokenizer import train_tokenizer
-from electrakit.doctor import examine
+from electrakit.doctor.examine import examine
+from electrakit.doctor.findings import print_findings
 from electrakit.errors import UserError
-from electrakit.findings import print_findings
 from electrakit.share.export import export
 from electrakit.share.report import report
 from electrakit.share.showcase import Showcase, Swap, print_guesses, print_swaps

@@ -155,7 +155,8 @@ def test_documents_begin_with_a_title_and_have_no_heading_twice():
     for document in PAGES:
         headings = re.findall(r"^(#+) (.+)$", prose(document), re.M)
         levels = [level for level, _ in headings]
-        assert levels[0] == "#" and levels.count("#") == 1, name_of(document)  # else the site's table of contents has holes
+        # with a second title, the site's table of contents would have holes
+        assert levels[0] == "#" and levels.count("#") == 1, name_of(document)
         assert len(anchors(document)) == len(headings), name_of(document)  # else a link to one leads to the other
 
 

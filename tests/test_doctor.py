@@ -11,8 +11,8 @@ from scipy.stats import entropy
 
 from electrakit import Batches, UserError, examine, prepare, train_tokenizer
 from electrakit.data import docstrings
-from electrakit.doctor import CHECKS
-from electrakit.findings import NUMBERS, print_findings, shown
+from electrakit.doctor.examine import CHECKS
+from electrakit.doctor.findings import NUMBERS, print_findings, shown
 
 
 @functools.cache

@@ -58,30 +58,13 @@ MAY_IMPORT = {
     "electrakit.show": SETTINGS | {"electrakit.arguments", "electrakit.data", "electrakit.model"},
     "electrakit.share_config": {"electrakit.errors"},
     "electrakit.run_files": BASE,
-    "electrakit.findings": BASE,
-    "electrakit.sicknesses": {"electrakit.findings"},
-    "electrakit.run_limits": {"electrakit.findings"},
-    "electrakit.run_evidence": BASE | {"electrakit.data", "electrakit.run_files", "electrakit.run_limits"},
-    "electrakit.run_checks": {
-        "electrakit",
-        "electrakit.findings",
-        "electrakit.run_evidence",
-        "electrakit.run_limits",
-        "electrakit.sicknesses",
-    },
-    "electrakit.run_doctor": {
-        "electrakit.findings",
-        "electrakit.run_checks",
-        "electrakit.run_evidence",
-        "electrakit.run_files",
-    },
+    "electrakit.doctor": BASE | {"electrakit.data", "electrakit.doctor", "electrakit.run_files"},
     "electrakit.share": BASE  # reads files
     | {
         "electrakit.share_config",
         "electrakit.share",
         "electrakit.run_files",
-        "electrakit.run_doctor",
-        "electrakit.findings",
+        "electrakit.doctor",
     },
     "electrakit.share.report_glue": BASE  # published scores and counts of operations: data and arithmetic, no torch
     | SETTINGS
@@ -116,13 +99,10 @@ MAY_IMPORT = {
         "electrakit.train",
         "electrakit.run_files",
     },
-    "electrakit.doctor": BASE
-    | {"electrakit.data", "electrakit.findings", "electrakit.run_doctor", "electrakit.run_files"},
     "electrakit.demo": BASE
     | {
         "electrakit.data",
         "electrakit.doctor",
-        "electrakit.findings",
         "electrakit.presets",
         "electrakit.share",
         "electrakit.train",

@@ -15,17 +15,18 @@ import torch
 from torch import nn
 
 import electrakit as ek
-from electrakit import pretrain, sicknesses
+from electrakit import pretrain
 from electrakit.cli import main
-from electrakit.doctor import CHECKS as CORPUS_CHECKS
+from electrakit.doctor import sicknesses
+from electrakit.doctor.examine import CHECKS as CORPUS_CHECKS
+from electrakit.doctor.findings import Finding, print_findings, slug
+from electrakit.doctor.run import examine_run, measures_of
+from electrakit.doctor.sicknesses import SICKNESSES
 from electrakit.errors import UserError
-from electrakit.findings import Finding, print_findings, slug
 from electrakit.objective.build import build_objective
 from electrakit.objective.output import Output
 from electrakit.pretrain_config import PretrainConfig, with_special_ids
-from electrakit.run_doctor import examine_run, measures_of
 from electrakit.run_files import RunFiles, read_run
-from electrakit.sicknesses import SICKNESSES
 
 pytestmark = pytest.mark.slow  # a dozen short runs
 

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 import electrakit
-from electrakit.run_doctor import examine_run
+from electrakit.doctor.run import examine_run
 from electrakit.share.charts import buckets_for, curves
 from electrakit.share.report_glue import TITLES, compute_points, glue_rows, published_points, published_rows
 from electrakit.share.report_tables import (

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electrakit import run_limits as limit
 from electrakit.data.batches import Batches
 from electrakit.data.measures import row_measures
 from electrakit.data.tokenizer import load_tokenizer
+from electrakit.doctor import run_limits as limit
 from electrakit.errors import UserError
 from electrakit.run_files import RunFiles
 

@@ -17,10 +17,10 @@ from electrakit.data.measures import row_measures, share_of_copies, share_seen_o
 from electrakit.data.sources import find_inputs
 from electrakit.data.tokenizer import load_tokenizer
 from electrakit.data.writing import NOTEBOOK, SHARD
+from electrakit.doctor.findings import Examination, Finding, Level, shown
+from electrakit.doctor.run import examined
 from electrakit.errors import UserError
-from electrakit.findings import Examination, Finding, Level, shown
 from electrakit.progress import console
-from electrakit.run_doctor import examined
 from electrakit.run_files import is_run, read_run
 
 MAX_SAMPLES = 100  # pieces whose words are looked at

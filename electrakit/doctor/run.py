@@ -1,8 +1,8 @@
 """A run's figures in, findings out: what is wrong with this training, what it usually means, and what to try."""
 
-from electrakit.findings import Examination, Finding, Level
-from electrakit.run_checks import CHECKS
-from electrakit.run_evidence import Evidence
+from electrakit.doctor.findings import Examination, Finding, Level
+from electrakit.doctor.run_checks import CHECKS
+from electrakit.doctor.run_evidence import Evidence
 from electrakit.run_files import RunFiles
 
 

@@ -4,7 +4,7 @@ A line of the log is a mean of `log_every` steps, and what is compared are media
 Shares and rates are from 0 to 1, losses in nats.
 """
 
-from electrakit.findings import Level
+from electrakit.doctor.findings import Level
 
 # Age: how long before a plateau is one.
 FEWEST_LINES = 8

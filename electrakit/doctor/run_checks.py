@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from electrakit import run_limits as limit
-from electrakit import sicknesses as sick
-from electrakit.findings import Finding, Level
-from electrakit.run_evidence import Curve, Evidence
+from electrakit.doctor import run_limits as limit
+from electrakit.doctor import sicknesses as sick
+from electrakit.doctor.findings import Finding, Level
+from electrakit.doctor.run_evidence import Curve, Evidence
 
 # --- the generator -------------------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from electrakit.findings import Finding, Level
+from electrakit.doctor.findings import Finding, Level
 
 
 @dataclass(frozen=True)

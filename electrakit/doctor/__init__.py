@@ -1,0 +1,1 @@
+"""What is wrong with this corpus, these shards, this run: what was seen, what it means, what to try."""
