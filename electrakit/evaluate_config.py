@@ -1,7 +1,6 @@
 """The settings of fine-tuning, GLUE and prediction: frozen dataclasses, and presets as functions."""
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -48,10 +47,10 @@ class FinetuneSettings:
     precision: Precision = "float32"
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("lr", "epochs", "batch_size", "layer_decay", "max_grad_norm"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-                raise UserError(f"{name} must be more than 0, got {value!r}")
+            if getattr(self, name) <= 0:
+                raise UserError(f"{name} must be more than 0, got {getattr(self, name)!r}")
         if self.length < 4:
             raise UserError(f"length must be 4 or more, got {self.length}")
         for name in ("warmup", "dropout"):
@@ -163,7 +162,8 @@ class TuningConfig:
             return replace(preset, **({"length": length} | self.changes()))
         found: dict[str, Any] = {"length": length}
         for path in files_of(self.preset):
-            found |= _from_file(path, task)
+            content = read_preset(path)
+            found |= content["settings"] | content["tasks"].get(task, {})
         return replace(paper(size, task, epochs, start_from), **(found | self.changes()))
 
     @classmethod
@@ -192,18 +192,29 @@ def files_of(preset: str) -> list[Path]:
     return [path] if path.is_file() else []
 
 
-def _from_file(path: Path, task: str) -> dict[str, Any]:
-    """Settings of a JSON file: {"settings": {...}} for all tasks, {"tasks": {"rte": {...}}} for some."""
+def read_preset(path: Path) -> dict[str, Any]:
+    """A JSON file: {"settings": {...}} for all tasks, {"tasks": {"rte": {...}}} for some. All of it is checked."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        settings = {**content.get("settings", {}), **content.get("tasks", {}).get(task, {})}
-    except (ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a file of settings: {error}") from None
+    parts: dict[str, Any] = {"settings": {}, "tasks": {}} | content if isinstance(content, dict) else {}
+    tasks = parts.get("tasks")
+    every = [parts.get("settings"), *(tasks.values() if isinstance(tasks, dict) else [None])]
+    if not set(parts) <= {"about", "settings", "tasks"} or not all(isinstance(one, dict) for one in every):
+        raise UserError(
+            f'{path} is not a file of settings: it should be {{"settings": {{"lr": 5e-5}}, "tasks": {{"rte": {{"lr": 1e-5}}}}}}'
+        )
     known = {field.name for field in fields(FinetuneSettings)}
-    unknown = [name for name in settings if name not in known]
-    if unknown:
-        raise UserError(f"{path}: there is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
-    return settings
+    for settings in every:
+        unknown = [name for name in settings if name not in known]
+        if unknown:
+            raise UserError(f"{path}: there is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        try:
+            FinetuneSettings(**settings)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+    return parts
 
 
 @dataclass(frozen=True, kw_only=True)

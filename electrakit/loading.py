@@ -28,6 +28,20 @@ def require_safe(place: str) -> None:
         if pickles:
             raise UserError(f"{place!r} has its weights in {pickles[0]}, a pickle that could run any code: {CONVERT}")
         raise UserError(f"{place!r} has no model.safetensors")
+    for index in folder.glob("*.safetensors.index.json"):
+        require_index_is_safe(index)
+
+
+def require_index_is_safe(path: Path) -> None:
+    """Weights in several files: transformers reads what the index names as what it is called, pickles too."""
+    try:
+        names = set(map(str, json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"cannot load {str(path.parent)!r}: {path.name} cannot be read ({one_line(error)})") from None
+    if others := sorted(name for name in names if not name.endswith(".safetensors")):
+        raise UserError(
+            f"{str(path.parent)!r} has its weights in {others[0]} (by {path.name}), which is no safetensors: {CONVERT}"
+        )
 
 
 def require_own_code_is_not_needed(folder: Path) -> None:
@@ -38,7 +52,7 @@ def require_own_code_is_not_needed(folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         kind, has_code = config.get("model_type"), "auto_map" in config
     except (OSError, ValueError, AttributeError) as error:
-        raise UserError(f"cannot load {str(folder)!r}: config.json cannot be read ({error})") from None
+        raise UserError(f"cannot load {str(folder)!r}: config.json cannot be read ({one_line(error)})") from None
     if has_code and kind not in CONFIG_MAPPING:
         raise UserError(refusal(str(folder)))
 

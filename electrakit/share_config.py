@@ -62,12 +62,6 @@ class ReportConfig:
     png: bool = True
     """Also write PNGs, as for a paper."""
 
-    def __post_init__(self) -> None:
-        if not self.runs:
-            raise UserError("no run is named; name one or more folders that electra pretrain wrote (its --run)")
-        if not self.every > 0:
-            raise UserError(f"every is {self.every}: seconds between two looks must be above 0")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlayConfig:
@@ -83,3 +77,13 @@ class PlayConfig:
     """0 takes a free one."""
     browser: bool = False
     """Open the page in a browser."""
+
+
+MOST_MODELS = 2
+
+
+def check_models(num_models: int) -> None:
+    """Before anything that takes longer."""
+    if not 1 <= num_models <= MOST_MODELS:
+        what = "no model is named" if not num_models else f"{num_models} models are named"
+        raise UserError(f"{what}; name one, as electra play hf/mine, or two to see them side by side")

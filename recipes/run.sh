@@ -53,8 +53,10 @@ once() {
 }
 
 doctor() {
-    if run electra doctor "$@"; then return; fi
-    if [ -z "${IGNORE_DOCTOR:-}" ]; then
+    local code=0
+    run electra doctor "$@" || code=$?
+    if [ "$code" -gt 1 ]; then exit "$code"; fi # it could not be asked, or was interrupted
+    if [ "$code" = 1 ] && [ -z "${IGNORE_DOCTOR:-}" ]; then
         echo "The doctor found something serious: see above. IGNORE_DOCTOR=1 goes on all the same." >&2
         exit 1
     fi

@@ -38,6 +38,10 @@ train() { # NAME SHARDS PRESET ...
     runs+=("$OUT/$name")
 }
 
+for name in $MODELS; do
+    [[ " bert-small electra-small-owt albert-generator " == *" $name "* ]] || { echo "there is no model $name; see --help" >&2 && exit 2; }
+done
+
 runs=()
 if [[ "$MODELS" == *small* ]]; then
     run electra prepare "$OPENWEBTEXT" --tokenizer "$VOCAB" --length 128 --rows crude --valid 0.01 --test 0.01 --out "$OUT/shards-owt"

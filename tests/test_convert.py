@@ -3,8 +3,6 @@
 import functools
 import resource
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -41,6 +39,7 @@ from transformers import (
 )
 
 import electrakit as ek
+from electrakit.cli import main
 from electrakit.share.convert import convert, find_prefix, summary
 from electrakit.share.crc32c import crc32c
 from electrakit.share.tensorflow_checkpoint import TensorFlowCheckpoint
@@ -72,7 +71,7 @@ def test_every_tensor_that_tensorflow_wrote_is_read_bit_for_bit():
 
 
 @given(st.binary(max_size=2000), st.integers(0, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_fast_checksum_is_the_slow_one(data, repeats):
     data = data * repeats
     assert crc32c(data) == slow_crc32c(data)
@@ -148,7 +147,7 @@ def check_same_or_told(prefix: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_byte_changes_nothing_or_is_told(small, tmp_path, data):
     prefix = copied(small, tmp_path / "flipped")
     path = data.draw(st.sampled_from(files_of(prefix)))
@@ -159,7 +158,7 @@ def test_a_flipped_byte_changes_nothing_or_is_told(small, tmp_path, data):
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_file_that_is_cut_or_grown_changes_nothing_or_is_told(small, tmp_path, data):
     prefix = copied(small, tmp_path / "cut")
     path = data.draw(st.sampled_from(files_of(prefix)))
@@ -169,7 +168,7 @@ def test_a_file_that_is_cut_or_grown_changes_nothing_or_is_told(small, tmp_path,
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_index_with_good_checksums_around_nonsense_is_told(tmp_path, header, nonsense):
     (tmp_path / "a.index").write_bytes(table_bytes({b"": header, b"x": nonsense}))
     (tmp_path / "a.data-00000-of-00001").write_bytes(b"abcd")
@@ -336,7 +335,7 @@ def test_the_logits_are_those_of_a_slow_electra_on_the_variables(tmp_path, kind,
         np.testing.assert_allclose(words[row, : len(real)], slow_words, atol=2e-5)
 
 
-@pytest.mark.parametrize(("width", "heads"), [(16, 1), (64, 1), (128, 2), (144, 2), (256, 4)])
+@pytest.mark.parametrize(("width", "heads"), [(16, 1), (64, 1), (128, 2), (144, 2)])
 def test_there_is_a_head_for_each_64_of_the_width(tmp_path, width, heads):
     sizes = {"electra": (1, width, 4), "generator": (1, 64, 4)}
     made = convert(write_tiny(tmp_path / "a", variables(sizes=sizes)), tmp_path / "hf")
@@ -415,7 +414,7 @@ def test_a_checkpoint_of_something_else_is_told(tmp_path):
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_checkpoint_is_converted_as_if_it_were_whole_or_not_at_all(tmp_path, data):
     shutil.rmtree(tmp_path / "hf", ignore_errors=True)
     prefix = copied(PREFIX, tmp_path / "damaged")
@@ -491,17 +490,18 @@ def test_heads_that_do_not_divide_the_width_are_told(tmp_path):
             convert(GOLDEN, tmp_path / "hf", num_heads=num_heads)
 
 
-def electra(*arguments: str | Path | int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "electrakit", *map(str, arguments)], capture_output=True, text=True)
-
-
-def test_on_the_command_line_it_writes_once_and_refuses_politely(tmp_path):
-    done = electra("convert", GOLDEN, "--out", tmp_path / "hf", "--num-heads", 2)
-    assert done.returncode == 0, done.stderr
-    assert "heads 2," in done.stdout and f"--init-generator {tmp_path / 'hf' / 'generator'}" in done.stdout
+def test_on_the_command_line_it_writes_once_and_refuses_politely(tmp_path, capsys):
+    command = ["convert", str(GOLDEN), "--out", str(tmp_path / "hf"), "--num-heads", "2"]
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    printed = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert "heads 2," in printed and f"--init-generator {tmp_path / 'hf' / 'generator'}" in printed
     before = sorted(tmp_path.rglob("*"))
-    done = electra("convert", GOLDEN, "--out", tmp_path / "hf")
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "is there already" in done.stderr
+    with pytest.raises(SystemExit) as stop:
+        main(command)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.count("\n") == 1 and "is there already" in error
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -546,3 +546,5 @@ def test_training_goes_on_from_a_converted_pair(tmp_path):
             kind.from_pretrained(run.checkpoint / name).state_dict(),
         )
         assert all(torch.allclose(first[key], last[key], atol=1e-6) for key in first)
+    card = (ek.export(run, tmp_path / "exported").path / "README.md").read_text()
+    assert '"init_discriminator": "hf"' in card and "base_model" not in card and str(made.out) not in card

@@ -12,7 +12,7 @@ from scipy.stats import entropy
 from electrakit import Batches, UserError, examine, prepare, train_tokenizer
 from electrakit.data import docstrings
 from electrakit.doctor.examine import CHECKS
-from electrakit.doctor.findings import NUMBERS, print_findings, shown
+from electrakit.doctor.findings import NUMBERS, Examination, Finding, print_findings, shown
 
 
 @functools.cache
@@ -388,3 +388,11 @@ def test_a_corpus_with_nothing_in_it_is_a_clear_error(tmp_path):
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(UserError, match="no usable text"):
         examine([tmp_path / "empty.txt"], workers=1)
+
+
+def test_what_was_seen_is_printed_as_it_is(capsys):
+    """Brackets in it are no colours."""
+    finding = Finding("warning", "a title", "seen in [/] and [red]", "it means [MASK]", "do [this]")
+    print_findings(Examination("a [bold] name", {}, [finding]))
+    said = capsys.readouterr().out
+    assert all(words in said for words in ("a [bold] name", "seen in [/] and [red]", "it means [MASK]", "do [this]"))

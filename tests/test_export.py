@@ -5,17 +5,14 @@ import io
 import json
 import re
 import shutil
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from tiny_models import Wordwise, tiny_discriminator, tiny_generator
 from torch import nn
@@ -24,7 +21,7 @@ import electrakit as ek
 from electrakit.cli import main
 from electrakit.evaluate.results import summarise_all
 from electrakit.pretrain_config import override
-from electrakit.share.export import whole_or_nothing
+from electrakit.share.export import while_it_is_there
 from electrakit.share.networks import load_parts, outputs
 from electrakit.train.checkpoint import write_manifest
 from electrakit.train.run_folder import Run
@@ -189,6 +186,15 @@ def test_a_damaged_checkpoint_is_refused(copied, tmp_path, name):
     assert ek.export(copied, tmp_path / "hf", checkpoint="2").step == 2
 
 
+def test_a_checkpoint_that_the_training_removes_meanwhile_is_told(copied):
+    place = copied / "checkpoints" / "step_0000002"
+    with pytest.raises(FileNotFoundError), while_it_is_there(place):
+        (place / "no-such-file").read_bytes()
+    with pytest.raises(ek.UserError, match="step_0000002 was removed while it was read"), while_it_is_there(place):
+        shutil.rmtree(place)
+        load_parts(copied, place)
+
+
 def test_bad_input_is_named_in_one_line(made, copied, tmp_path, capsys):
     empty = tmp_path / "begun"
     shutil.copytree(copied, empty)
@@ -208,6 +214,7 @@ def test_bad_input_is_named_in_one_line(made, copied, tmp_path, capsys):
         (str(model),): "is a transformers model already",
         (str(empty),): "has no checkpoint yet; the first is written after 2 steps",
         (str(copied), "--checkpoint", "3"): "has no checkpoint of step 3; there are checkpoints of 2, 4",
+        (str(copied), "--checkpoint", "²"): "use last, best or a step",
         (str(copied), "--checkpoint", "newest"): "use last, best or a step: there are checkpoints of 2, 4",
         (str(never), "--checkpoint", "best"): "was never validated",
         (str(copied), "--glue", str(tmp_path)): "has no results.json; name the folder that electra glue wrote",
@@ -235,24 +242,7 @@ def test_the_same_command_again_gives_the_same_bytes(made, tmp_path):
     assert [path.name for path in out.parent.iterdir()] == ["mine"]
 
 
-def test_what_was_there_stays_until_the_new_one_is_whole(tmp_path):
-    out = tmp_path / "mine"
-    out.mkdir()
-    (out / "old").write_text("old")
-    with pytest.raises(KeyboardInterrupt), whole_or_nothing(out) as folder:
-        (folder / "new").write_text("half")
-        raise KeyboardInterrupt
-    assert bytes_of(tmp_path) == {"mine/old": b"old"}
-    out.rename(tmp_path / ".mine.replaced")  # a kill between two renames
-    with pytest.raises(ValueError, match="no"), whole_or_nothing(out):
-        raise ValueError("no")
-    assert bytes_of(tmp_path) == {"mine/old": b"old"}
-    with whole_or_nothing(out) as folder:
-        (folder / "new").write_text("whole")
-    assert bytes_of(tmp_path) == {"mine/new": b"whole"}
-
-
-def test_what_others_wrote_is_never_replaced(made, tmp_path):
+def test_what_others_wrote_is_never_replaced(made, tmp_path, monkeypatch):
     out = tmp_path / "hf"
     out.mkdir()
     ek.export(made(), out)  # an empty folder is nobody's
@@ -267,6 +257,17 @@ def test_what_others_wrote_is_never_replaced(made, tmp_path):
     with pytest.raises(ek.UserError, match=r"README\.md was changed by hand, and would be lost"):
         ek.export(made(), out)
     assert card.read_text().endswith("more")
+    card.write_text(card.read_text().removesuffix("more"))
+    save = transformers.PreTrainedModel.save_pretrained
+
+    def save_while_others_write(*args: Any, **settings: Any) -> Any:
+        (out / "notes.txt").write_text("mine")
+        return save(*args, **settings)
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "save_pretrained", save_while_others_write)
+    with pytest.raises(ek.UserError, match=r"notes\.txt was not written by us"):
+        ek.export(made(), out)
+    assert (out / "notes.txt").read_text() == "mine" and [path.name for path in tmp_path.iterdir()] == ["hf"]
     (out / "electrakit.json").unlink()
     with pytest.raises(ek.UserError, match="is not empty, and no export of ours"):
         ek.export(made(), out)
@@ -350,7 +351,7 @@ def test_the_card_says_what_is_known_and_what_is_not(made, copied, shards, tmp_p
     for known in (
         f"| documents | {manifest['counts']['documents']:,} |",
         f"| tokens | {manifest['counts']['tokens']:,}, of them",
-        "| sources | 1 files, 0.0 MB: `corpus.txt` |",
+        "| sources | 1 file, 0.0 MB: `corpus.txt` |",
         "| steps | 4, of 8 rows of 32 tokens |",
         f"| discriminator | AUC (0.5 is chance) | {last['disc_auc']:.3f} |",
         f"| generator | loss (nats per chosen token) | {last['mlm_loss']:.3f} |",
@@ -385,115 +386,3 @@ def test_the_picture_is_of_this_run(made, tmp_path):
     pair, one = (imread(tmp_path / name / "training.png") for name in ("pair", "one"))
     assert pair.shape[1] == 2 * one.shape[1]  # a panel for each network
     assert pair.std() > 0.05
-
-
-# --- the Hub -----------------------------------------------------------------------------------------------------------
-
-
-class Hub(BaseHTTPRequestHandler):
-    """As much of the Hub as it takes to receive a commit."""
-
-    protocol_version = "HTTP/1.1"
-    commits: list[list[dict[str, Any]]]
-    created: list[dict[str, Any]]
-    status: int = 200
-
-    def do_POST(self) -> None:
-        body = self.body()
-        answer: dict[str, Any] = {"url": f"http://{self.headers['Host']}/me/mine"}
-        if self.path == "/api/repos/create":
-            self.created.append(json.loads(body))
-        elif "/preupload/" in self.path:
-            names = [file["path"] for file in json.loads(body)["files"]]
-            modes = {"uploadMode": "regular", "shouldIgnore": False}
-            answer = {"files": [{"path": name, **modes} for name in names]}
-        elif "/commit/" in self.path:
-            self.commits.append([json.loads(line) for line in body.splitlines()])
-            answer = {"commitUrl": f"http://{self.headers['Host']}/me/mine/commit/{'0' * 40}", "commitOid": "0" * 40}
-        self.answer(self.status, answer)
-
-    def do_GET(self) -> None:
-        self.answer(404, {})
-
-    def body(self) -> bytes:
-        if "Content-Length" in self.headers:
-            return self.rfile.read(int(self.headers["Content-Length"]))
-        parts = []
-        while size := int(self.rfile.readline(), 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
-
-    def answer(self, status: int, content: dict[str, Any]) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
-    """A Hub of our own at this machine."""
-    kind = type("OwnHub", (Hub,), {"commits": [], "created": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
-    yield kind
-    server.shutdown()
-    server.server_close()
-
-
-def test_push_sends_every_file_in_one_commit(made, hub, tmp_path, capsys):
-    main_exits("export", str(made().path), "--out", str(tmp_path / "hf"), "--push", "me/mine", "--private")
-    assert hub.created[0]["name"] == "mine" and "private" in hub.created[0].values()
-    (commit,) = hub.commits
-    sent = {line["value"]["path"] for line in commit if line["key"] == "file"}
-    assert sent == set(bytes_of(tmp_path / "hf"))
-    assert "me/mine" in capsys.readouterr().out.splitlines()[-1]
-    assert 'name = "me/mine"' in (tmp_path / "hf" / "README.md").read_text()
-
-
-def test_a_dry_run_lists_everything_and_sends_nothing(made, hub, tmp_path, capsys):
-    arguments = ["--out", str(tmp_path / "hf"), "--push", "me/mine", "--dry-run"]
-    main_exits("export", str(made().path), *arguments)
-    printed = capsys.readouterr().out
-    assert not hub.created and not hub.commits
-    for name in bytes_of(tmp_path / "hf"):
-        assert name in printed
-    assert "would be sent to me/mine; nothing was" in printed
-    assert "reloaded: logits of the discriminator equal" in printed
-
-
-def test_what_the_hub_refuses_is_said_in_one_line(made, hub, tmp_path, monkeypatch):
-    hub.status = 403
-    with pytest.raises(ek.UserError, match=r"the token may not write to me/mine; the export is whole in .*hf"):
-        ek.export(made(), tmp_path / "hf", push="me/mine")
-    assert (tmp_path / "hf" / "model.safetensors").exists()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
-    with pytest.raises(ek.UserError, match=rf"cannot reach http://127\.0\.0\.1:{port} for --push me/mine"):
-        ek.export(made(), tmp_path / "hf", push="me/mine")
-
-
-def test_without_a_token_nothing_is_begun(made, tmp_path, monkeypatch):
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    with pytest.raises(ek.UserError, match="--push me/mine needs a token of the Hugging Face Hub that may write"):
-        ek.export(made(), tmp_path / "hf", push="me/mine")
-    assert not (tmp_path / "hf").exists()
-
-
-def main_exits(*arguments: str) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    assert stop.value.code == 0

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 from tiny_glue import write_glue, write_model
 
 from electrakit.errors import UserError
-from electrakit.evaluate.finetune import curve, finetune_job, loss_reasons, one_class_reasons, predict_test
-from electrakit.evaluate.job import Job, Source
+from electrakit.evaluate.finetune import curve, finetune_job, loss_of, loss_reasons, one_class_reasons, predict_test
+from electrakit.evaluate.job import Job, Source, load_rows
 from electrakit.evaluate.tasks import TASKS
 from electrakit.evaluate_config import FinetuneSettings
 
@@ -51,6 +51,18 @@ def test_a_tiny_model_learns_the_rows_of_a_task_of_each_kind(folder, tmp_path, t
     if task == "mnli":
         parts = [written["scores"][name]["accuracy"] for name in ("dev", "dev_mismatched")]
         assert written["score"] == pytest.approx(sum(parts) / 2)
+
+
+def test_pairs_of_mrpc_and_stsb_are_trained_in_both_orders_and_scored_in_one(folder):
+    for task, times in {"mrpc": 2, "stsb": 2, "qqp": 1, "rte": 1, "cola": 1}.items():
+        source = Source(TASKS[task], str(folder / "glue"))
+        sizes = [len(load_rows(source, split, str(folder / "encoder"), 32)[0]) for split in ("train", "dev", "test")]
+        assert sizes == [40 * times, 12, 9]
+
+
+def test_a_number_is_learned_as_a_fifth_of_itself_by_squared_error():
+    losses = loss_of(TASKS["stsb"], torch.tensor([[0.5], [1.0]]), torch.tensor([5.0, 4.0]))
+    torch.testing.assert_close(losses, torch.tensor([0.25, 0.04]))
 
 
 def test_the_same_seed_is_the_same_run_bit_for_bit_and_another_is_another(folder, tmp_path):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from electrakit.errors import UserError
 from electrakit.evaluate.glue import chosen_tasks, phases
 from electrakit.evaluate.submission import FILES
 from electrakit.evaluate_config import GlueConfig
+from electrakit.locks import only_writer
 
 FAST = {"epochs": 2, "batch_size": 8, "length": 32, "lr": 1e-3, "device": "cpu"}
 
@@ -209,6 +209,10 @@ def test_a_damaged_line_of_any_task_is_found_before_training(folder, tmp_path):
         file.write("9\t1\t1n\tfiction\ta\tb\tneutral\t-\n")
     with pytest.raises(UserError, match=r"dev_mismatched\.tsv line 14 has the label '-'; MNLI has"):
         ek.glue(folder / "model", data=data, tasks=("cola", "mnli"), out=tmp_path / "out", **FAST)
+    with (data / "CoLA" / "test.tsv").open("a") as file:
+        file.write("half a row\n")
+    with pytest.raises(UserError, match=r"CoLA/test\.tsv line 11 has 1 columns, needed are 2"):
+        ek.glue(folder / "model", data=data, tasks=("cola",), out=tmp_path / "out", **FAST)
     (data / "CoLA" / "dev.tsv").unlink()
     with pytest.raises(UserError, match=r"CoLA has no dev\.tsv in"):
         ek.glue(folder / "model", data=data, tasks="cola", out=tmp_path / "out", **FAST)
@@ -224,6 +228,32 @@ def test_a_file_of_settings_is_a_preset(folder, tmp_path):
     path.write_text(json.dumps({"settings": {"speed": 1}}))
     with pytest.raises(UserError, match=r"best\.json: there is no setting 'speed'"):
         made.settings("small", "rte", 10)
-    path.write_text("[1]")
-    with pytest.raises(UserError, match="is not a file of settings"):
-        replace(made).settings("small", "rte", 10)
+    for content in ([1], {"lr": 1e-5}, {"settings": [1]}, {"tasks": {"rte": 1e-5}}):  # nothing is overlooked
+        path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match="is not a file of settings"):
+            made.settings("small", "rte", 10)
+    path.write_text(json.dumps({"tasks": {"rte": {"loss": "total"}}}))
+    with pytest.raises(UserError, match=r"best\.json: --loss must be one of mean, sum, got 'total'"):
+        made.settings("small", "cola", 3)
+    path.write_text(json.dumps({"tasks": {"STS-B": {"lr": 1e-5}}}))
+    with pytest.raises(UserError, match=r"best\.json: there is no task 'STS-B'; there are cola, .*stsb"):
+        ek.glue(folder / "model", data=folder / "glue", out=tmp_path / "out", preset=str(path))
+
+
+def test_two_commands_in_one_folder_are_refused(folder, tmp_path):
+    with only_writer(tmp_path), pytest.raises(UserError, match=r"another process is writing .*; wait for it"):
+        ek.glue(folder / "model", data=folder / "glue", out=tmp_path, **FAST)
+    with only_writer(tmp_path), pytest.raises(UserError, match=r"another process is writing .*; wait for it"):
+        ek.finetune(folder / "model", task="rte", data=folder / "glue", out=tmp_path, **FAST)
+
+
+def test_models_that_were_not_kept_are_made_again_with_what_they_begin_with(folder, tmp_path):
+    """RTE's second run is asked for when neither its model nor that of MNLI is there any more."""
+    settings = {"data": folder / "glue", "tasks": ("mnli", "rte"), "seeds": 2, "out": tmp_path, "keep": "none"}
+    settings |= {**FAST, "epochs": 1, "workers": 1}
+    first = ek.glue(folder / "model", **settings)
+    assert not list(tmp_path.rglob("model.safetensors"))
+    (tmp_path / "rte" / f"seed_{first['tasks']['rte']['best_seed']}.test.safetensors").unlink()
+    again = ek.glue(folder / "model", **settings)
+    assert again["tasks"]["rte"]["scores"] == first["tasks"]["rte"]["scores"]
+    assert len(list((tmp_path / "rte").glob("*.test.safetensors"))) == 1

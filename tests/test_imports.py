@@ -77,6 +77,7 @@ MAY_IMPORT = {
     },
     "electrakit.share.open_pair": BASE | {"electrakit.share.pair", "electrakit.data", "electrakit.model"},
     "electrakit.share.pair": BASE | {"electrakit.data", "electrakit.objective"},
+    "electrakit.share.whole": BASE | {"electrakit.data"},
     "electrakit.share.convert": BASE | {"electrakit.share", "electrakit.data"},
     "electrakit.share.export": BASE
     | SETTINGS

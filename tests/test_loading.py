@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_glue import write_model
 
 import electrakit as ek
@@ -50,6 +51,28 @@ def test_pickled_weights_are_refused_everywhere(folder, name):
     ) as error:
         PLACES[name](str(folder))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_pickles_that_an_index_of_safetensors_names_are_refused_everywhere(folder, name):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    torch.save(weights, folder / "part.bin")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, "part.bin")}))
+    with pytest.raises(ek.UserError, match=r"has its weights in part\.bin \(by model.*, which is no safetensors"):
+        PLACES[name](str(folder))
+    index.write_text("[]")
+    with pytest.raises(ek.UserError, match=r"index\.json cannot be read"):
+        PLACES[name](str(folder))
+
+
+def test_weights_in_several_files_are_loaded(folder):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "part.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "part.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert load_classifier(str(folder), TASKS["rte"])
 
 
 @pytest.mark.parametrize("name", PLACES)

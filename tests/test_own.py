@@ -95,6 +95,9 @@ def test_mistakes_are_named_with_their_line(tmp_path):
     lines.write_text("[1]\n")
     with pytest.raises(UserError, match=r"a\.jsonl line 1 is not a JSON object"):
         read_table(lines)
+    empty = read_table(write(tmp_path / "empty.tsv", ("text", "score"), [("a", "0.5"), ("b", " "), ("c", "1.5")]))
+    with pytest.raises(UserError, match=r"empty\.tsv line 3 has no label; remove the row, or say its 'score'"):
+        recognise(empty, None, None, None, "mine")
     same = read_table(write(tmp_path / "same.tsv", ("text", "label"), [("a", "x"), ("b", "x")]))
     with pytest.raises(UserError, match="all rows have the label 'x'"):
         recognise(same, None, None, None, "mine")
@@ -110,3 +113,5 @@ def test_dev_labels_that_training_does_not_know_are_an_error_and_tests_need_none
     )
     assert bare.labels is None
     assert bare.warnings == ("c.tsv: 1 rows have an empty sentence",)
+    blank = read_table(write(tmp_path / "d.csv", ("text", "label"), [("a", ""), ("b", "")]))
+    assert examples_of(blank, task, needs_labels=False).labels is None

@@ -177,6 +177,20 @@ def test_a_round_of_the_game_is_played_and_counted(page, pairs):
     assert page.locator("#stage button").count() == 0  # that round was about another text
 
 
+def test_a_round_about_a_text_that_has_changed_meanwhile_is_not_shown(page):
+    page.click("#tab-game")
+    page.evaluate(
+        """() => {
+            const [corrupt, text] = ["corrupt", "text"].map((id) => document.getElementById(id));
+            corrupt.click();
+            text.value = "another text";
+            text.dispatchEvent(new Event("input"));
+        }"""
+    )
+    page.wait_for_function("() => document.getElementById('game-note').textContent.includes('has changed')")
+    assert page.locator("#stage button").count() == 0 and page.locator("#corrupt").is_enabled()
+
+
 def test_as_many_marks_as_the_person_is_a_fair_game(page):
     write(page, TEXT)
     page.click("#tab-game")

@@ -99,6 +99,10 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(data):
     rows = read(data, "qqp")
     assert len(rows) == 40
     assert "QQP train: 1 rows with too few columns are left out" in rows.warnings
+    test = data / "QQP" / "test.tsv"
+    test.write_text(test.read_text() + "999\thalf a row\n")
+    with pytest.raises(UserError, match=r"QQP/test\.tsv line 11 has 2 columns, needed are 3"):  # others would move up
+        read(data, "qqp", "test")
 
 
 def test_empty_sentences_and_foreign_bytes_are_kept_and_counted(data):

@@ -14,6 +14,7 @@ import pytest
 from electrakit.arguments import config_from_arguments
 from electrakit.cli import _parse
 from electrakit.evaluate.tasks import find_task
+from electrakit.model.kernels import cache_folder
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 NAMES = ["own_corpus", "small_owt", "seed_lmtuners", "alectra", "ablations", "continue_from_released", "slurm"]
@@ -116,6 +117,8 @@ def test_help_is_the_head_of_the_file_and_other_arguments_are_refused(tmp_path, 
     assert done.returncode == 2 and "--dry'" in done.stderr
     done = start(RECIPES / "ablations.sh", "--dry-run", cwd=tmp_path, env=environment | {"ABLATIONS": "no-such"})
     assert done.returncode != 0 and "there is no ablation no-such" in done.stderr
+    done = start(RECIPES / "seed_lmtuners.sh", "--dry-run", cwd=tmp_path, env=environment | {"MODELS": "bert-smal"})
+    assert done.returncode == 2 and "there is no model bert-smal" in done.stderr
 
 
 # Stands for the commands that a recipe calls: writes down what it is asked, and answers as it is told.
@@ -135,6 +138,8 @@ COMPLETE, INCOMPLETE = '{"is_complete": true}', '{"is_complete": false}'
         ({}, 0, "electra report"),
         ({"DOCTOR": "1"}, 1, "electra doctor corpus"),  # something serious
         ({"DOCTOR": "1", "IGNORE_DOCTOR": "1"}, 0, "electra report"),
+        ({"DOCTOR": "2", "IGNORE_DOCTOR": "1"}, 2, "electra doctor corpus"),  # there is no corpus
+        ({"DOCTOR": "130", "IGNORE_DOCTOR": "1"}, 130, "electra doctor corpus"),  # Ctrl-C
         ({"PRETRAIN": "75"}, 75, "electra pretrain"),  # asked to stop: nothing is exported
         ({"GPUS": "2", "STATUS": COMPLETE}, 0, "electra report"),
         ({"GPUS": "2", "STATUS": INCOMPLETE}, 75, "torchrun"),  # whose exit code says nothing
@@ -164,7 +169,7 @@ def test_what_cannot_be_done_twice_is_done_once(tmp_path, environment):
 def test_own_corpus_goes_from_text_to_a_model_and_its_report(tmp_path, environment):
     chance = random.Random(0)
     words = ["".join(chance.choices("abdegiklmnoprstu", k=chance.randint(2, 6))) for _ in range(60)]
-    documents = [" ".join(chance.choices(words, k=40)) + "." for _ in range(150)]
+    documents = [" ".join(chance.choices(words, k=40)) + "." for _ in range(80)]
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "corpus.txt").write_text("\n\n".join(documents))
     settings = {
@@ -172,11 +177,13 @@ def test_own_corpus_goes_from_text_to_a_model_and_its_report(tmp_path, environme
         "VOCAB_SIZE": "200",
         "LENGTH": "32",
         "PRESET": "tiny",
-        "STEPS": "6",
+        "STEPS": "2",
         "IGNORE_DOCTOR": "1",
     }
-    settings |= {"MORE": "--batch-size 4 --valid-rows 8 --log-every 2 --valid-every 3 --precision fp32"}
-    settings |= {name: os.environ[name] for name in ("OMP_NUM_THREADS", "XDG_CACHE_HOME") if name in os.environ}
+    settings |= {"MORE": "--batch-size 4 --valid-rows 4 --log-every 1 --valid-every 2 --precision fp32"}
+    settings["MORE"] += " --discriminator.num-layers 1 --generator.num-layers 1"
+    settings |= {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if name in os.environ}
+    settings["XDG_CACHE_HOME"] = str(cache_folder().parent)  # the kernels are built there already
     done = start(RECIPES / "own_corpus.sh", cwd=tmp_path, env=environment | settings)
     assert done.returncode == 0, done.stdout + done.stderr
     for name in (

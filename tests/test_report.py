@@ -22,8 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import electrakit as ek
+from electrakit.cli import main
 from electrakit.pretrain_config import to_json
-from electrakit.run_files import RunFiles, read_run
+from electrakit.run_files import RunFiles, number, read_run
 from electrakit.share import charts, report_glue, report_tables
 from electrakit.share.charts import CHARTS, PALETTE
 from electrakit.share.pictures import draw
@@ -360,7 +361,7 @@ def test_figures_that_are_no_numbers_are_gaps(tmp_path):
     made = make(write_run(tmp_path / "run", lines), out=tmp_path / "report.html")
     means = made.data["runs"][0]["train"]["loss"]["mean"]
     assert [value is None for value in means] == [False, *[True] * 5, False]
-    assert math.isnan(charts.number(10**400))
+    assert math.isnan(number(10**400))
 
 
 # GLUE
@@ -428,6 +429,14 @@ def test_mistakes_are_told_in_one_line(run, change, message):
     with pytest.raises(ek.UserError, match=message) as error:
         ek.report(**{"runs": [run], "out": "report.html", "png": False, **change})
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("verb", "what"), [("report", "no run is named"), ("play", "no model is named")])
+def test_a_command_without_a_name_says_in_one_line_what_to_name(verb, what, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([verb])
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2 and said.startswith(f"electra: {what}; name one") and said.count("\n") == 1
 
 
 def test_a_folder_that_is_no_run_and_a_file_in_the_way_are_told(run, tmp_path):

@@ -87,6 +87,9 @@ def test_more_trials_go_on_as_if_it_had_never_ended(whole, folder, tmp_path):
     assert tried(second) == tried(figures)
     assert all(times(tmp_path)[path] == before[path] for path in before)
     assert len({str(each) for each, _ in tried(first).values()}) == 4
+    study = optuna.load_study(study_name="search", storage=f"sqlite:///{tmp_path / 'out' / 'search.db'}")
+    study.ask()  # a longer search that was killed before this trial had a result
+    assert tried(ek.search(folder / "model", trials=4, **settings)) == tried(figures)
     with pytest.raises(UserError, match=r"is a search with seed 0, now 1; use another --out"):
         ek.search(folder / "model", trials=6, seed=1, **settings)
 

@@ -64,6 +64,8 @@ def test_classes_are_learned_kept_by_name_and_predicted(folder, tmp_path, capsys
     assert [row["prediction"] for row in found] == ["yes", "no"]
     assert all(row["probability"] > 0.8 for row in found)
     assert (tmp_path / "predicted.tsv").read_text().splitlines()[1].startswith("0\tyes\t0.")
+    (tmp_path / "numbered.csv").write_text(',text\n0,"bal, good"\n1,dem\n')  # as pandas writes it
+    assert ek.predict(tmp_path / "mine" / "model", tmp_path / "numbered.csv", device="cpu")[0] == found[0]
     electra("predict", tmp_path / "mine" / "model", folder / "test.csv")
     assert capsys.readouterr().out == (tmp_path / "predicted.tsv").read_text()
     assert electra("predict", tmp_path / "mine" / "model", folder / "train.tsv", "--text", "nothing") == 2

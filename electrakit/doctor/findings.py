@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 
 Level = Literal["serious", "warning", "info"]
@@ -83,9 +84,11 @@ def _print_one(examination: Examination, screen: Console) -> None:
         screen.print(f"  not checked: {', '.join(examination.not_checked)}; --tokenizer adds these", soft_wrap=True)
     for finding in examination.findings:
         colour = COLOURS[finding.level]
-        screen.print(f"\n[{colour} bold]{finding.level}: {finding.title}[/]  [dim]{finding.seen}", soft_wrap=True)
-        screen.print(Padding(finding.means, (0, 0, 0, 2)))
-        screen.print(Padding(f"[bold]What to do:[/] {finding.advice}", (0, 0, 0, 2)))
+        screen.print(
+            f"\n[{colour} bold]{finding.level}: {finding.title}[/]  [dim]{escape(finding.seen)}", soft_wrap=True
+        )
+        screen.print(Padding(escape(finding.means), (0, 0, 0, 2)))
+        screen.print(Padding(f"[bold]What to do:[/] {escape(finding.advice)}", (0, 0, 0, 2)))
     if all(finding.level == "info" for finding in examination.findings):
         screen.print("[green]Nothing wrong was found.")
     if "unigram entropy (nats)" in examination.measures and "generator loss (nats)" not in examination.measures:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from electrakit.doctor import run_limits as limit
 from electrakit.doctor import sicknesses as sick
@@ -184,25 +185,34 @@ def instability(evidence: Evidence) -> Iterator[Finding]:
 
 
 def spikes(evidence: Evidence) -> tuple[int, Finding] | None:
-    loss = evidence.settled("loss")
-    found = []
-    for place in range(4, len(loss.values) - 2):
-        around = np.delete(loss.values[place - 4 : place + 5], 4)
-        usual = float(np.median(around))
-        deviation = 1.4826 * float(np.median(np.abs(around - usual)))
-        if loss.values[place] > max(limit.SPIKE * usual, usual + limit.SPIKE_DEVIATIONS * deviation):
-            found.append((int(loss.steps[place]), float(loss.values[place]), usual))
-    step, value, usual = max(found, key=lambda one: one[1] / one[2], default=(0, 0.0, 1.0))
-    if len(found) < limit.FEWEST_SPIKES and value < limit.GREAT_SPIKE * usual:
+    """Lines far above those around them, compared with how much lines differ there and in the whole run."""
+    every = evidence.settled("loss")
+    loss = every.thinned(limit.MOST_LINES)
+    if len(loss.values) < limit.FEWEST_LINES:
         return None
-    seen = f"{len(found)} in {len(loss.values)} lines; the highest at step {step:,}: {value:.2f}, around it {usual:.2f}"
-    return found[0][0], sick.SPIKES.found("warning", seen)
+    windows = sliding_window_view(np.pad(loss.values, (0, 2), "reflect"), 9)  # the last two lines are judged later
+    around = np.delete(windows, 4, axis=1)
+    steps, values = loss.steps[4:-2], windows[:, 4]
+    usual = np.maximum(np.median(around, axis=1), 1e-6)
+    nearby = 1.4826 * np.median(np.abs(around - usual[:, None]), axis=1) / usual
+    noise = np.maximum(nearby, 1.4826 * np.median(np.abs(values / usual - 1)))
+    heights = values / usual
+    places = np.flatnonzero(heights > 1 + np.maximum(limit.SPIKE - 1, limit.SPIKE_DEVIATIONS * noise))
+    if not len(places):
+        return None
+    top = places[np.argmax(heights[places])]
+    if len(places) < max(limit.FEWEST_SPIKES, limit.SPIKES * len(loss.values)) and heights[top] < limit.GREAT_SPIKE:
+        return None
+    highest = f"the highest at step {steps[top]:,}: {values[top]:.2f}, around it {usual[top]:.2f}"
+    return int(steps[places[0]]), sick.SPIKES.found(
+        "warning", f"{len(places)} in {len(every.values):,} lines; {highest}"
+    )
 
 
 def rise(evidence: Evidence) -> tuple[int, Finding] | None:
     """Of the generator's loss, to stay or for a while: the discriminator's also rises when the generator gets better."""
     name = "mlm_loss" if len(evidence.curve("mlm_loss").values) else "loss"
-    smooth = evidence.curve(name).smooth(5)
+    smooth = evidence.curve(name).thinned(limit.MOST_MEANS).smooth(5)
     if len(smooth.values) < limit.FEWEST_LINES:
         return None
     nothing = evidence.uniform_entropy if name == "mlm_loss" else None
@@ -282,28 +292,13 @@ def word_table(path: Path) -> np.ndarray | None:
 
 
 def overfitting(evidence: Evidence) -> Iterator[Finding]:
-    """In the generator's loss or the discriminator's."""
-    worst: tuple[float, str] | None = None
-    for name, label in {"mlm_loss": "generator loss", "disc_loss": "discriminator loss"}.items():
-        valid, train = evidence.curve(name, "valid"), evidence.curve(name)
-        if len(valid.values) < 4:
-            continue
-        best = int(np.argmin(valid.values))
-        if best in (0, len(valid.values) - 1, len(valid.values) - 2) or not valid.values[best]:
-            continue  # not yet begun, or the rise is one validation long
-        then = train.between(valid.steps[best - 1], valid.steps[best]).values
-        now = train.between(valid.steps[-2], valid.steps[-1]).values
-        if not len(then) or not len(now):
-            continue
-        end = float(np.median(valid.values[-2:]))
-        rise, is_apart = end / valid.values[best] - 1, end > (1 + limit.OVERFIT["warning"]) * np.median(now)
-        if is_apart and np.median(now) < np.median(then) and (worst is None or rise > worst[0]):
-            seen = f"{label} in validation {valid.values[best]:.3g} at step {valid.steps[best]:,}, {valid.values[-1]:.3g} at step "
-            worst = rise, f"{seen}{valid.steps[-1]:,}; in training {np.median(then):.3g}, then {np.median(now):.3g}"
-    if worst is None or (level := level_of(worst[0], limit.OVERFIT)) is None:
+    """In the generator's loss or the discriminator's, whichever is worse."""
+    names = {"mlm_loss": "generator loss", "disc_loss": "discriminator loss"}
+    share, seen = max([parting(evidence, name, label) for name, label in names.items()])
+    if (level := level_of(share, limit.OVERFIT)) is None:
         return
     epochs = evidence.epochs
-    seen = worst[1] if epochs is None else f"{worst[1]}; each row was seen {epochs:.1f} times"
+    seen = seen if epochs is None else f"{seen}; each row was seen {epochs:.1f} times"
     if epochs is not None and epochs < limit.SEEN_OFTEN:
         means = "Rows were seen once or twice only, which is too little to know them by heart: are there copies in the text, or is the "
         yield sick.OVERFITTING.found(
@@ -311,6 +306,27 @@ def overfitting(evidence: Evidence) -> Iterator[Finding]:
         )
     else:
         yield sick.OVERFITTING.found(level, seen)
+
+
+def parting(evidence: Evidence, name: str, label: str) -> tuple[float, str]:
+    """By which share validation has risen above its best while training fell; 0 if that may be chance. Medians of three validations."""
+    valid, train = evidence.curve(name, "valid"), evidence.curve(name)
+    smooth = valid.smooth(3)
+    if len(smooth.values) < 2:
+        return 0.0, ""
+    first = int(np.argmin(smooth.values))  # of the three best in a row
+    best, end = float(smooth.values[first]), float(smooth.values[-1])
+    then = train.between(valid.steps[first], valid.steps[first + 2]).values
+    now = train.between(valid.steps[-3], valid.steps[-1]).values
+    if best <= 0 or valid.values[0] <= best or not len(then) or not len(now):
+        return 0.0, ""  # it never fell, or there is nothing to compare with
+    was, is_now = float(np.median(then)), float(np.median(now))
+    restless = float(np.median(np.abs(np.diff(valid.values[first:]))))
+    is_apart = end > (1 + limit.OVERFIT["warning"]) * is_now
+    if is_now > limit.STILL_FALLING * was or not is_apart or end - best < limit.RESTLESS * restless:
+        return 0.0, ""
+    seen = f"{label} in validation {best:.3g} at step {valid.steps[first + 1]:,}, {end:.3g} at step {valid.steps[-1]:,}"
+    return end / best - 1, f"{seen}; in training {was:.3g}, then {is_now:.3g}"
 
 
 def speed(evidence: Evidence) -> Iterator[Finding]:

@@ -2,19 +2,20 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from electrakit.data.batches import Batches
 from electrakit.data.measures import row_measures
 from electrakit.data.tokenizer import load_tokenizer
 from electrakit.doctor import run_limits as limit
 from electrakit.errors import UserError
-from electrakit.run_files import RunFiles
+from electrakit.run_files import Floats, RunFiles, column
 
 SAMPLE_ROWS = 8_192  # of the shards, for the unigram entropy: within .02 nats
 
@@ -41,11 +42,20 @@ class Curve(NamedTuple):
     def last(self) -> float:
         return self.quarter(3)
 
+    def thinned(self, most: int) -> "Curve":
+        """At most so many points, each a mean of as many lines: a log of every step is no more restless than one of every hundredth."""
+        size = -(-len(self.values) // most)
+        if size < 2:
+            return self
+        starts = np.arange(0, len(self.values), size)
+        means = np.add.reduceat(self.values, starts) / np.diff(np.append(starts, len(self.values)))
+        return Curve(self.steps[starts], means)
+
     def smooth(self, width: int) -> "Curve":
         """Medians of `width` lines, each at the step of its last."""
         if len(self.values) < width:
             return Curve(self.steps[:0], self.values[:0])
-        windows = np.lib.stride_tricks.sliding_window_view(self.values, width)
+        windows = sliding_window_view(self.values, width)
         return Curve(self.steps[width - 1 :], np.median(windows, axis=-1))
 
 
@@ -54,11 +64,15 @@ class Evidence:
     """What the checks look at."""
 
     run: RunFiles
+    _curves: dict[tuple[str, str], "Curve"] = field(default_factory=dict, repr=False, compare=False)
 
     def curve(self, name: str, split: str = "train") -> Curve:
-        lines = self.run.train if split == "train" else self.run.valid
-        found = [(line["step"], line[name]) for line in lines if is_number(line.get(name))]
-        return Curve(np.array([step for step, _ in found]), np.array([value for _, value in found], float))
+        """Read once: a log may have a million lines."""
+        if (name, split) not in self._curves:
+            lines = self.run.train if split == "train" else self.run.valid
+            steps, values = np.array([line["step"] for line in lines], int), column(lines, name)
+            self._curves[name, split] = Curve(steps[np.isfinite(values)], values[np.isfinite(values)])
+        return self._curves[name, split]
 
     def settled(self, name: str) -> Curve:
         """After the warm-up."""
@@ -167,14 +181,10 @@ class Evidence:
         return Curve(rate.steps, entropy(rate.values))
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def entropy(rate: np.ndarray) -> np.ndarray:
+def entropy(rate: Floats) -> Floats:
     """Of a coin, in nats."""
     rate = np.clip(rate, 1e-9, 1 - 1e-9)
-    result: np.ndarray = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
+    result: Floats = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
     return result
 
 

@@ -47,8 +47,10 @@ WORSE_THAN_BASE_RATE = 1.1
 # Stability.
 SPIKE, SPIKE_DEVIATIONS = 1.25, 6.0
 """Times the median of the eight lines around, and above it in their deviations: a batch of hard rows gives 1.05."""
-FEWEST_SPIKES, GREAT_SPIKE = 2, 2.0
-"""A single one does no harm, unless it is this many times the median."""
+FEWEST_SPIKES, SPIKES, GREAT_SPIKE = 2, 5e-4, 2.0
+"""How many, and as a share of the lines, do harm: a single one does not, unless it is this many times the median."""
+MOST_LINES, MOST_MEANS = 10_000, 1_000
+"""Longer logs are averaged to so many lines, for spikes and for what lasts: of single small batches, some are hard by chance."""
 LOST, LOST_NATS = 1.15, 0.2
 """Times the best median of five lines so far, and above it: noise gives 1.03, and with very low losses a tenth of a nat."""
 SKIPPED: dict[Level, float] = {"warning": 1e-4, "serious": 1e-2}
@@ -63,6 +65,8 @@ CLIPPED, CLIPPED_LINES = 20.0, 0.95
 # Validation and speed.
 OVERFIT: dict[Level, float] = {"warning": 0.02, "serious": 0.2}
 """Validation above its best: 1,000 rows have a noise of .005."""
+STILL_FALLING, RESTLESS = 0.99, 2.0
+"""Training then and now; and the rise of validation in differences of neighbouring ones: the best of many is low by chance."""
 SEEN_OFTEN = 2.0
 """Times each row: nobody knows by heart what was seen once."""
 SLOWER, FEWEST_TIMES = 0.7, 20

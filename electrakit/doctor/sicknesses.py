@@ -1,4 +1,4 @@
-"""What can be wrong with a run: what it usually means and what to try, as data. `run_doctor` sees them in a run's figures."""
+"""What can be wrong with a run: what it usually means and what to try, as data. `run_checks` sees them in a run's figures."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -4,7 +4,7 @@ import inspect
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from electrakit.errors import UserError
 from electrakit.evaluate.heads import HEADS, settings_for, write_head
 from electrakit.evaluate.tasks import Task
+from electrakit.evaluate_config import Head
 from electrakit.loading import quiet, readable, require_safe
 
-Head = Literal["official", "transformers"]
 MAX_DIFFERENCE = 1e-4  # of logits, relative to the largest: the two ways to compute them round differently
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "spiece.model")
 

@@ -1,8 +1,8 @@
 """An empty folder in, GLUE in it: fetched from the official addresses, each file checked against its known hash."""
 
 import hashlib
+import http.client
 import io
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def load(item: Download) -> bytes:
                 if num_bytes > item.num_bytes:
                     raise UserError(f"{item.address} is larger than the {item.num_bytes:,} bytes of the released file")
                 update(num_bytes)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (OSError, http.client.HTTPException) as error:  # URLError, timeouts and broken connections among them
         why = getattr(error, "reason", None) or error
         raise UserError(
             f"cannot fetch {item.address} ({why}); is there a network? The same command goes on; or fetch it elsewhere"

@@ -245,7 +245,7 @@ def curve(losses: list[float]) -> list[list[float]]:
     return [[int(end), round(float(np.mean(piece)), 5)] for end, piece in zip(ends, pieces, strict=True)]
 
 
-def predict_test(job: Job) -> dict[str, Any]:
+def predict_test(job: Job) -> None:
     """The kept model of a run on every test split that is there: logits, written beside it."""
     from safetensors.numpy import save
 
@@ -253,14 +253,11 @@ def predict_test(job: Job) -> dict[str, Any]:
         device, tokenizer = device_of(job.device), load_tokenizer(job.model)
         classifier = KINDS[job.task.kind].open(str(job.model_path), job.task).to(device)
         logits: dict[str, np.ndarray] = {}
-        warnings: list[str] = []
         for name in job.source.names_of("test"):
-            rows, more = load_rows(job.source, name, job.model, job.settings.length)
+            rows, _ = load_rows(job.source, name, job.model, job.settings.length)
             logits[name] = evaluate(classifier, rows, tokenizer.pad_token_id, device, job.settings)
-            warnings += more
     with mended_by_user(job.out):
         write_whole(job.test_path, save(logits, {"stamp": job.test_stamp()}))
-    return {"task": job.task.name, "seed": job.seed, "warnings": warnings}
 
 
 def open_classifier(place: str) -> Classifier:

@@ -21,7 +21,9 @@ from electrakit.evaluate.report import markdown, plot_losses, plot_scores
 from electrakit.evaluate.results import Result, best_of, summarise_all
 from electrakit.evaluate.submission import combine, write_submission
 from electrakit.evaluate.tasks import AVERAGED, TASKS, Task, find_task
-from electrakit.evaluate_config import GlueConfig, Size, TuningConfig, size_of
+from electrakit.evaluate.token_tasks import TOKEN_TASKS
+from electrakit.evaluate_config import PRESETS, GlueConfig, Size, TuningConfig, files_of, read_preset, size_of
+from electrakit.locks import only_writer
 from electrakit.progress import console
 
 SECONDS_TO_BE_SEEN = 120.0  # network file systems remember for up to a minute that a file is not there
@@ -39,8 +41,9 @@ def glue(model: str | Path, **settings: Any) -> dict[str, Any]:
     size = model_size(config.model)
     results: dict[str, Sequence[Result]] = {}
     first, second = phases(config, tasks)
+    check_preset(config)
     check_data(config, tasks)
-    with mended_by_user(config.out), runners(config) as run:
+    with mended_by_user(config.out), only_writer(config.out), runners(config) as run:
         jobs = {task.name: jobs_of(config, task, size, None) for task in first}
         results |= run_all(run, jobs)
         if second:
@@ -75,12 +78,21 @@ def chosen_tasks(config: GlueConfig) -> list[Task]:
     return [task for task in TASKS.values() if task in asked]
 
 
+def check_preset(config: TuningConfig) -> None:
+    """A file of settings for a task that does not exist would change nothing, and nobody would know."""
+    known = (*TASKS, *TOKEN_TASKS)
+    for path in files_of(config.preset) if config.preset not in PRESETS else []:
+        unknown = [name for name in read_preset(path)["tasks"] if name not in known]
+        if unknown:
+            raise UserError(f"{path}: there is no task {unknown[0]!r}; there are {', '.join(known)}")
+
+
 def check_data(config: GlueConfig, tasks: Sequence[Task]) -> None:
-    """Read everything that has labels once: a damaged line shall not be found after a day of training."""
+    """Read everything once: a damaged line shall not be found after a day of training."""
     assert config.data is not None and config.out is not None
     for task in tasks:
         if not all((config.out / task.name / f"seed_{seed}.json").exists() for seed in range(1, config.seeds + 1)):
-            for name in ("train", *task.names_of("dev")):
+            for name in ("train", *task.names_of("dev"), *Source(task, config.data).names_of("test")):
                 read_split(config.data, task, task.split(name))
 
 
@@ -219,11 +231,15 @@ def best_job(jobs: Sequence[Job], results: Sequence[Result]) -> Job:
     return next(job for job in jobs if job.seed == seed)
 
 
-def with_model(run: Run, jobs: Sequence[Job]) -> None:
-    """A model that was not kept is trained again: it will be the same."""
+def with_model(run: Run, jobs: Sequence[Job], others: Sequence[Job] = ()) -> None:
+    """A model that was not kept is trained again: it will be the same. So are those of `others` that it begins with."""
     from electrakit.evaluate.finetune import finetune_job
 
-    for _ in run(finetune_job, [job for job in jobs if not job.model_path.exists()]):
+    missing = [job for job in jobs if not job.model_path.exists()]
+    starts = {job.start_from for job in missing}
+    if begin := [job for job in others if str(job.model_path) in starts]:
+        with_model(run, begin)
+    for _ in run(finetune_job, missing):
         pass
 
 
@@ -240,7 +256,7 @@ def predict_tests(
         seeds = {result["seed"] for result in best_of(results[name], ensemble)}
         chosen += [job for job in group if job.seed in seeds and job.source.names_of("test")]
     missing = [job for job in chosen if not job.has_test()]
-    with_model(run, missing)
+    with_model(run, missing, others=jobs.get("mnli", ()))
     for _ in run(predict_test, missing):
         pass
     predictions: dict[str, np.ndarray] = {}

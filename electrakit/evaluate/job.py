@@ -20,20 +20,8 @@ from electrakit.evaluate.token_tasks import find_token_file
 from electrakit.evaluate.windows import encode_squad
 from electrakit.evaluate_config import FinetuneSettings
 
-RESULT = {
-    "title",
-    "seed",
-    "start_from",
-    "metric",
-    "score",
-    "scores",
-    "collapsed",
-    "losses",
-    "files",
-    "head",
-    "warnings",
-}
-RESULT |= {"seconds"}  # what is read from the result of a run
+RESULT = {"title", "seed", "start_from", "metric", "score", "scores", "collapsed", "losses"}
+RESULT |= {"files", "head", "warnings", "seconds"}  # what is read from the result of a run
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
 TOKEN_ENCODERS: dict[str, Callable[[Any, Any, int, bool], Encoded]] = {"spans": encode_squad, "tags": encode_tags}
 
@@ -173,7 +161,9 @@ class Job:
             )
         now = json.loads(json.dumps(self.identity()))
         if before != now:
-            raise UserError(f"{self.result_path} is of a run with {difference(before, now)}; use another --out")
+            raise UserError(
+                f"{self.result_path} is of a run with {difference(before, now)}; use another --out, or remove {self.out}"
+            )
         return result
 
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from electrakit.errors import UserError
 from electrakit.evaluate.read import Examples, lines_of
 from electrakit.evaluate.tasks import Task
+from electrakit.evaluate_config import Kind
 
-Kind = Literal["classification", "regression"]
 TEXT_COLUMNS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
@@ -111,6 +111,10 @@ def recognise(train: Table, text: Sequence[str] | None, label: str | None, kind:
     if label is None:
         raise UserError(f"{train.path} has the columns {', '.join(train.columns)}; say with --label which is the label")
     values = [_field(train, number, row, label).strip() for number, row in train.rows]
+    if "" in values:  # not a class: somebody has forgotten it
+        raise UserError(
+            f"{train.path} line {train.rows[values.index('')][0]} has no label; remove the row, or say its {label!r}"
+        )
     if (kind or kind_of(values)) == "regression":
         numbers = [_number(train, number, value) for (number, _), value in zip(train.rows, values, strict=True)]
         scale = max(map(abs, numbers)) or 1.0
@@ -163,9 +167,10 @@ def _field(table: Table, line: int, row: dict[str, str], column: str) -> str:
 
 
 def examples_of(table: Table, task: Task, needs_labels: bool = True) -> Examples:
-    """The rows of a file of one's own. A test file may have labels or not."""
+    """The rows of a file of one's own. A test file may have labels or not, or a column for them with nothing in it."""
     texts: tuple[list[str], ...] = tuple([] for _ in task.columns)
-    labels: list[float] | None = [] if needs_labels or task.label in table.columns else None
+    has_labels = task.label != "" and any(row.get(task.label, "").strip() for _, row in table.rows)
+    labels: list[float] | None = [] if needs_labels or has_labels else None
     num_empty = 0
     for line, row in table.rows:
         values = [_field(table, line, row, column) for column in task.columns]

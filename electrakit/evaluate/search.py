@@ -172,6 +172,8 @@ def results_of(study: Any, config: SearchConfig, first: Sequence[Job], task: str
     optuna = import_optuna()
     trials = []
     for trial in study.get_trials():
+        if not trial.state.is_finished():  # a longer search was killed in its next round
+            continue
         is_pruned = trial.state == optuna.trial.TrialState.PRUNED
         results = [result for job in jobs_of_trial(config, first, trial) if (result := job.finished()) is not None]
         figures = summarise(results)

@@ -7,7 +7,16 @@ from typing import Any
 
 from electrakit.errors import UserError, mended_by_user
 from electrakit.evaluate.files import write_json, write_whole
-from electrakit.evaluate.glue import best_job, clean_up, model_size, num_cores, run_all, runners, with_model
+from electrakit.evaluate.glue import (
+    best_job,
+    check_preset,
+    clean_up,
+    model_size,
+    num_cores,
+    run_all,
+    runners,
+    with_model,
+)
 from electrakit.evaluate.job import Job, Source, load_rows
 from electrakit.evaluate.metrics import METRICS
 from electrakit.evaluate.own import read_table, recognise
@@ -18,6 +27,7 @@ from electrakit.evaluate.tags import with_labels
 from electrakit.evaluate.tasks import Task, find_task
 from electrakit.evaluate.token_tasks import TOKEN_TASKS
 from electrakit.evaluate_config import FinetuneConfig
+from electrakit.locks import only_writer
 from electrakit.progress import console
 
 
@@ -34,7 +44,8 @@ def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
     if source.data is None:
         console.print(in_words(source), markup=False, soft_wrap=True)
     jobs = jobs_of(config, source)
-    with mended_by_user(config.out), runners(config, is_here=config.seeds == 1 and config.engine == "local") as run:
+    is_here = config.seeds == 1 and config.engine == "local"
+    with mended_by_user(config.out), only_writer(config.out), runners(config, is_here) as run:
         results = run_all(run, {"task": jobs})["task"]
         best = best_job(jobs, results)
         figures: dict[str, Any] = {
@@ -99,7 +110,9 @@ def in_words(source: Source) -> str:
 def jobs_of(config: FinetuneConfig, source: Source) -> list[Job]:
     assert config.model is not None and config.out is not None
     task = source.task
-    settings = config.settings(model_size(config.model), task.name, task.epochs, length=length_for(config.model, task))
+    check_preset(config)
+    name = task.name if config.task else ""  # a task of their own may be called rte, too
+    settings = config.settings(model_size(config.model), name, task.epochs, length=length_for(config.model, task))
     threads = config.threads or (num_cores() if config.seeds == 1 else 1)
     return [
         Job(config.model, source, seed, settings, config.out, device=config.device, threads=threads)

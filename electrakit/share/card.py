@@ -10,7 +10,7 @@ from electrakit import __version__
 from electrakit.run_files import Line, RunFiles
 from electrakit.share.onnx_files import Measured
 from electrakit.share.usage import how_to_use
-from electrakit.share.words import duration, in_words, millions, percent, runs, table
+from electrakit.share.words import counted, duration, in_words, millions, percent, runs, table
 
 CURVES = "training.png"  # the picture, beside the card
 LOCAL = {  # settings that say nothing about the model: where, when and how fast things are written and computed
@@ -177,7 +177,7 @@ def training_data(facts: Facts) -> str:
 
 
 def _sources(names: Sequence[str], known: dict[str, Any]) -> str:
-    text = f"{known.get('files', len(names)):,} files, {known.get('bytes', 0) / 1e6:,.1f} MB"
+    text = f"{counted(known.get('files', len(names)), 'file')}, {known.get('bytes', 0) / 1e6:,.1f} MB"
     if not names:
         return text
     shown = ", ".join(f"`{name.replace('|', '-').replace('`', '')}`" for name in names[:3])
@@ -199,7 +199,7 @@ def training(facts: Facts) -> str:
         "precision": settings.get("precision"),
         "objective": None if facts.is_custom else _objective(facts.kind, objective),
         "networks share": settings.get("share") if settings.get("generator") and not facts.is_custom else None,
-        "optimizer": f"{optim.get('name')}, learning rate {optim.get('lr'):g}, {optim.get('warmup_steps'):,} steps of warm-up, "
+        "optimizer": f"{optim.get('name')}, learning rate {optim.get('lr'):g}, {counted(optim.get('warmup_steps'), 'step')} of warm-up, "
         f"then {SCHEDULES.get(optim.get('schedule'), optim.get('schedule'))}; weight decay {optim.get('weight_decay')}",
         "seed": settings.get("seed"),
         "software": ", ".join(
@@ -208,7 +208,7 @@ def training(facts: Facts) -> str:
     }
     networks = "The networks are of its author's own making." if facts.is_custom else _networks(settings)
     hidden = LOCAL | (NOT_USED if facts.is_custom else set())
-    told = {name: value for name, value in settings.items() if name not in hidden}
+    told = {name: _public(name, value) for name, value in settings.items() if name not in hidden}
     return "\n\n".join(
         [
             "## Training",
@@ -374,7 +374,13 @@ def _hardware(environment: dict[str, Any]) -> str:
     threads = environment.get("threads")
     if processes != 1:
         return f"{processes} processes ({device})"
-    return f"{device}, {threads} thread{'s' if threads != 1 else ''}" if threads and "Processor" in device else device
+    return f"{device}, {counted(threads, 'thread')}" if threads and "Processor" in device else device
+
+
+def _public(name: str, value: Any) -> Any:
+    """A setting without the folders of this machine."""
+    is_place = name.startswith("init_") and isinstance(value, str) and not _is_hub_name(value)
+    return Path(value).name if is_place else value
 
 
 def _is_hub_name(name: str) -> bool:

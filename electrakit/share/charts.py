@@ -1,18 +1,16 @@
 """The lines of a log in; curves out, with as many points as can be seen, and what each of them shows, in plain words."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from electrakit.run_files import Line, RunFiles
+from electrakit.run_files import Floats, RunFiles, column
 
 Format = Literal["nats", "percent", "number", "rate", "count"]
 Group = Literal["generator", "discriminator", "training"]
-Floats = NDArray[np.float64]
 
 MOST_BUCKETS, FEWEST_BUCKETS, BUCKETS_OF_ALL_RUNS = 600, 120, 2400
 """A curve has up to three points in a bucket; more than a screen has columns cannot be seen."""
@@ -242,24 +240,6 @@ def smoothed(values: Floats, sigma: float) -> Floats:
 
 
 # Numbers
-
-
-def number(value: Any) -> float:
-    """What is no number, or no finite one, is missing: not a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return math.nan
-    try:
-        return float(value) if math.isfinite(value) else math.nan
-    except OverflowError:  # a whole number of hundreds of digits
-        return math.nan
-
-
-def column(lines: Sequence[Line], key: str) -> Floats:
-    values = [line.get(key) for line in lines]
-    if set(map(type, values)) <= {float}:  # as good as always, and quicker
-        numbers = np.array(values, dtype=np.float64)
-        return np.where(np.isfinite(numbers), numbers, np.nan)
-    return np.array([number(value) for value in values], dtype=np.float64)
 
 
 def plain(values: Floats, digits: int = 5) -> list[float | None]:

@@ -3,10 +3,7 @@
 The sizes are those of the tensors. Every tensor is used or named as left out; one that is missing is an error.
 """
 
-import contextlib
 import re
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
-from electrakit.data.writing import sync
-from electrakit.errors import UserError, mended_by_user
+from electrakit.errors import UserError
+from electrakit.loading import quiet
 from electrakit.share.tensorflow_checkpoint import TensorFlowCheckpoint
+from electrakit.share.whole import whole_or_nothing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,8 +57,7 @@ def convert(
 ) -> Converted:
     """Turn a TensorFlow checkpoint of google-research/electra into a transformers model; ConvertConfig explains the settings."""
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is there already; name another --out, or remove it")
+    require_free(out)
     prefix = find_prefix(Path(checkpoint))
     variables = TensorFlowCheckpoint(prefix)
     parts = find_parts(variables)
@@ -71,11 +68,12 @@ def convert(
     remarks = (*check_vocabulary(tokenizer, settings, prefix), *([tokenizer.remark] if tokenizer.remark else []))
     special = {"pad_token_id": tokenizer.special_ids["pad"], "sep_token_id": tokenizer.special_ids["sep"]}
     used: set[str] = set()
-    with mended_by_user(out, "close other programs"), whole_or_nothing(out) as folder:
+    with whole_or_nothing(out) as folder:
         for name, part in parts.items():
             inside = folder if name == "discriminator" else folder / name
             used |= write_model(variables, part, {**settings[name], **special}, inside)
             tokenizer.save(inside)
+        require_free(out)  # still
     return Converted(
         out=out,
         generator=out / "generator" if "generator" in parts else None,
@@ -87,6 +85,11 @@ def convert(
 
 
 # --- what is there -------------------------------------------------------------------------------------------------------
+
+
+def require_free(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is there already; name another --out, or remove it")
 
 
 def find_prefix(path: Path) -> Path:
@@ -196,10 +199,7 @@ def write_model(variables: TensorFlowCheckpoint, part: Part, settings: dict[str,
     """A network as transformers stores it; the names of the variables that went into it."""
     import torch
     import transformers
-    from safetensors import SafetensorError
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     with torch.device("meta"):  # without numbers: these are in the checkpoint
         model = getattr(transformers, part.class_name)(transformers.ElectraConfig(**settings))
     names = {key: tensorflow_name(key, part) for key in model.state_dict()}
@@ -208,10 +208,8 @@ def write_model(variables: TensorFlowCheckpoint, part: Part, settings: dict[str,
     weights = {key: read_weight(variables, name, model.state_dict()[key]) for key, name in names.items()}
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
-    try:
+    with quiet():
         model.save_pretrained(folder)
-    except SafetensorError as error:
-        raise UserError(f"cannot write {folder.parent}: {error}; make room and start the same command again") from None
     return set(names.values())
 
 
@@ -251,22 +249,6 @@ def read_weight(variables: TensorFlowCheckpoint, name: str, like: "Tensor") -> "
             f"float32 of {tuple(like.shape[::-1] if name.endswith('/kernel') else like.shape)}"
         )
     return torch.from_numpy(np.ascontiguousarray(array, np.float32))
-
-
-@contextlib.contextmanager
-def whole_or_nothing(out: Path) -> Iterator[Path]:
-    """A folder to write into; it gets the name `out` when everything is in it and on the disk."""
-    unfinished = out.with_name(f".{out.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        yield unfinished
-        for path in (*unfinished.rglob("*"), unfinished):
-            sync(path)
-        unfinished.rename(out)
-        sync(out.parent)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 # --- what to say ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ appears whole, or not at all.
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from electrakit import __version__
 from electrakit.data.batches import Batches, hash_of_file, read_manifest
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.data.writing import write_json
-from electrakit.errors import UserError, mended_by_user
+from electrakit.errors import UserError
 from electrakit.model.counts import useful_flops
 from electrakit.model.inputs import InputsFor
 from electrakit.run_files import RunFiles, is_run, read_run
@@ -29,6 +28,7 @@ from electrakit.share import hub, onnx_files
 from electrakit.share.card import CURVES, Facts, write_card
 from electrakit.share.curves import draw_curves
 from electrakit.share.networks import Part, compare, load_parts, write_model
+from electrakit.share.whole import whole_or_nothing
 from electrakit.share_config import ExportConfig
 from electrakit.train.checkpoint import Checkpoints, find_damage, read_progress
 from electrakit.train.run_folder import MAY_CHANGE, describe_data, read_config
@@ -93,10 +93,11 @@ def export(
     identity = identity_of(run_files)
     require_free(config.out, run_files, identity)
     results = read_glue(config.glue or run_files.path / "glue", is_asked=config.glue is not None)
-    facts = facts_of(config, run_files, place, results)
-    parts, tokenizer = load_parts(run_files.path, place), tokenizer_of(run_files, place)
+    with while_it_is_there(place):
+        facts = facts_of(config, run_files, place, results)
+        parts, tokenizer = load_parts(run_files.path, place), tokenizer_of(run_files, place)
     ids = rows_of(run_files, tokenizer)
-    with mended_by_user(config.out), whole_or_nothing(config.out) as folder:
+    with whole_or_nothing(config.out) as folder:
         differences, measured = {}, []
         for part in parts:
             own = part.folder(folder)
@@ -115,6 +116,7 @@ def export(
         hashes = {name: hash_of_file(folder / name) for name in files_of(folder)}
         notes = {"format": 1, "electrakit": __version__, "run": run_files.name, "identity": identity}
         write_json(folder / MARK, {**notes, "step": facts.step, "files": hashes})
+        require_free(config.out, run_files, identity)  # still: all this may have taken minutes
     made = Exported(config.out, facts.step, differences, files_of(config.out), measured)
     if config.push is not None and not config.dry_run:
         made = replace(made, url=hub.push(config.out, config.push, is_private=config.private))
@@ -149,7 +151,7 @@ def find_checkpoint(config: ExportConfig) -> tuple[RunFiles, Path]:
         if best is None:
             raise UserError(f"{path} was never validated: no checkpoint is the best; use --checkpoint last")
         step = best
-    elif asked.isdigit():
+    elif asked.isdecimal():
         step = int(asked)
     else:
         raise UserError(f"--checkpoint is {asked!r}; use last, best or a step: {known}")
@@ -167,6 +169,17 @@ def require_whole(path: Path, steps: list[int]) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def while_it_is_there(place: Path) -> Iterator[None]:
+    """A training that goes on removes its older checkpoints."""
+    try:
+        yield
+    except Exception:
+        if place.exists():
+            raise
+        raise UserError(f"{place} was removed while it was read: a training keeps its newest ones; try again") from None
+
+
 # --- what is written ---------------------------------------------------------------------------------------------------
 
 
@@ -181,28 +194,6 @@ def tokenizer_of(run: RunFiles, place: Path) -> TokenizerFiles:
             f"and tokenizer_config.json into {places[0]}"
         )
     return load_tokenizer(found)
-
-
-@contextlib.contextmanager
-def whole_or_nothing(out: Path) -> Iterator[Path]:
-    """A folder beside its place, which takes that place when all is well; until then, what was there is there."""
-    unfinished, replaced = (out.with_name(f".{out.name}.{what}") for what in ("unfinished", "replaced"))
-
-    def clean() -> None:
-        if replaced.exists() and not out.exists():  # the moment between two renames
-            replaced.rename(out)
-        for leftover in (unfinished, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
-
-    clean()  # after a kill
-    try:
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        if out.exists():
-            out.rename(replaced)
-        unfinished.rename(out)
-    finally:
-        clean()
 
 
 def require_free(out: Path, run: RunFiles, identity: str) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.errors import UserError
+from electrakit.loading import one_line, quiet, readable, require_safe
 from electrakit.model.adapt import as_discriminator, as_generator
 from electrakit.model.counts import Head
 from electrakit.share.pair import Pair
@@ -145,8 +146,8 @@ def check_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
 def load(folder: Path, head: Head, tokenizer: TokenizerFiles) -> nn.Module:
     """A network with all its weights, from safetensors, without anybody's code."""
     import transformers
-    from transformers.utils import logging
 
+    require_safe(os.fspath(folder))
     config = read_config(folder)
     if head == "words":
         kind: Any = transformers.AutoModelForMaskedLM
@@ -154,21 +155,9 @@ def load(folder: Path, head: Head, tokenizer: TokenizerFiles) -> nn.Module:
         kind = transformers.ElectraForPreTraining
     else:
         kind = transformers.AutoModelForTokenClassification
-    if not any(folder.glob("*.safetensors")):
-        pickles = sorted(path.name for path in folder.glob("*.bin"))
-        what = f"only {pickles[0]}, a pickle, which can run any code" if pickles else "none"
-        raise UserError(f"{folder} needs weights as model.safetensors; it has {what}; save it with save_pretrained")
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # what it warns of is an error here
-    logging.disable_progress_bar()
-    try:
-        model, info = kind.from_pretrained(
-            folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
-        )
-    except Exception as error:  # damaged files raise whatever they like
-        raise UserError(f"cannot read the model {folder}: {one_line(error)}") from None
-    finally:
-        logging.set_verbosity(verbosity)
+    options: Any = {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
+    with quiet(), readable(os.fspath(folder)):
+        model, info = kind.from_pretrained(folder, **options)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise UserError(f"the weights in {folder} are not whole: {missing[0]} is missing (of {len(missing)} in all)")
@@ -189,7 +178,3 @@ def room_of(network: Any) -> int:
     num_positions = getattr(config, "max_position_embeddings", MAX_TOKENS)
     counts_from_padding = any(name in config.model_type for name in ("roberta", "camembert", "mpnet"))
     return num_positions - (config.pad_token_id + 1 if counts_from_padding else 0)
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

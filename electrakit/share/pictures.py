@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from electrakit.run_files import RunFiles
+from electrakit.doctor.run_evidence import entropy
+from electrakit.run_files import RunFiles, column
 from electrakit.share.charts import (
     CHARTS,
     PALETTE,
     Chart,
-    Floats,
     bucket_edges,
     bucket_means,
-    column,
     has_baseline,
     smoothed,
 )
@@ -179,11 +178,6 @@ def draw_run(axes: "Axes", chart: Chart, run: RunFiles, place: int, num_steps: f
             markerfacecolor="white",
         )
     return has_dotted
-
-
-def entropy(rates: Floats) -> Floats:
-    rates = np.clip(rates, 1e-9, 1 - 1e-9)
-    return -rates * np.log(rates) - (1 - rates) * np.log(1 - rates)
 
 
 def finish(axes: "Axes", chart: Chart) -> None:

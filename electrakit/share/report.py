@@ -32,6 +32,10 @@ def report(
     live: make it anew every so many seconds until all runs are complete, or Ctrl-C. Returns the file's path.
     """
     given = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
+    if not given:
+        raise UserError("no run is named; name one or more folders that electra pretrain wrote (its --run)")
+    if not every > 0:
+        raise UserError(f"every is {every}: seconds between two looks must be above 0")
     config = ReportConfig(runs=list(map(Path, given)), out=Path(out), live=live, every=every, png=png)
     paths = distinct(config.runs)
     check_place(config.out, config.png)

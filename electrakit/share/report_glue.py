@@ -9,8 +9,7 @@ from electrakit.model.counts import count_parameters, flops_per_step
 from electrakit.network_config import NetworkConfig
 from electrakit.presets import alectra_small, electra_base, electra_small, electra_small_owt, mlm_small
 from electrakit.pretrain_config import ObjectiveConfig, OptimConfig, PretrainConfig, override
-from electrakit.run_files import RunFiles
-from electrakit.share.charts import number
+from electrakit.run_files import RunFiles, number
 
 TITLES = dict(zip(COLUMNS, ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE"), strict=True))
 

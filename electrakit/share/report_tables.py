@@ -10,8 +10,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from electrakit.run_files import RunFiles
-from electrakit.share.charts import CHARTS, Chart, Format, number
+import numpy as np
+
+from electrakit.doctor.run_evidence import entropy
+from electrakit.run_files import Floats, RunFiles, column, number
+from electrakit.share.charts import CHARTS, Chart, Format
 from electrakit.share.report_glue import flops_of, parameters_of, settings_of
 
 Runs = dict[str, RunFiles]
@@ -148,7 +151,7 @@ def short_title(chart: Chart) -> str:
 
 def training_rows(runs: Runs) -> list[Row]:
     every = list(runs.values())
-    speeds = [[number(line.get("tokens_per_second")) for line in run.train] for run in every]
+    speeds = [column(run.train, "tokens_per_second") for run in every]
     sizes = [parameters_of(run) for run in every]
     best = [best_validation(run) for run in every]
     return [
@@ -181,7 +184,7 @@ def base_rate_entropy(run: RunFiles) -> float:
     rate = last_valid(run, "replaced_rate")
     if kind_of(run) != "electra" or not 0 < rate < 1:
         return math.nan
-    return -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
+    return float(entropy(np.array(rate)))
 
 
 def kind_of(run: RunFiles) -> str:
@@ -189,9 +192,9 @@ def kind_of(run: RunFiles) -> str:
     return str(objective.get("kind", "electra")) if isinstance(objective, dict) else "electra"
 
 
-def median(values: list[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return statistics.median(known) if known else math.nan
+def median(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else math.nan
 
 
 SAMPLED = (

@@ -5,6 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from electrakit.share.words import size
+
 
 def show_export(settings: dict[str, Any]) -> None:
     """Export, and print what was written and checked."""
@@ -13,10 +15,10 @@ def show_export(settings: dict[str, Any]) -> None:
     made = export(**settings)
     screen = Console(highlight=False)
     screen.print(f"{made.path}: step {made.step:,}", markup=False, soft_wrap=True)
-    table = Table("file", "MB")
-    for name, size in made.files.items():
-        table.add_row(name, f"{size / 1e6:,.2f}")
-    table.add_row("all", f"{sum(made.files.values()) / 1e6:,.2f}", style="bold")
+    table = Table("file", "size")
+    for name, num_bytes in made.files.items():
+        table.add_row(name, size(num_bytes))
+    table.add_row("all", size(sum(made.files.values())), style="bold")
     screen.print(table)
     for network, difference in made.differences.items():
         how = f"equal within {difference:.1g}" if difference else "equal, bit for bit"
@@ -32,13 +34,12 @@ def show_export(settings: dict[str, Any]) -> None:
             table.add_row(place, *figures)
         screen.print(table)
     if settings["push"] is not None:
-        num_files, megabytes = len(made.files), sum(made.files.values()) / 1e6
         what = (
             f"would be sent to {settings['push']}; nothing was (--dry-run)"
             if made.url is None
             else f"are at {made.url}"
         )
-        screen.print(f"{num_files} files, {megabytes:,.1f} MB, {what}", markup=False, soft_wrap=True)
+        screen.print(f"{len(made.files)} files, {size(sum(made.files.values()))}, {what}", markup=False, soft_wrap=True)
 
 
 def show_convert(settings: dict[str, Any]) -> None:
@@ -63,6 +64,9 @@ def show_report(settings: dict[str, Any]) -> None:
 
 def show_play(settings: dict[str, Any]) -> None:
     """Serve the page until Ctrl-C."""
+    from electrakit.share_config import check_models
+
+    check_models(len(settings["models"]))
     from electrakit.share.play.server import play
 
     play(**settings)

@@ -26,9 +26,13 @@ def millions(number: int) -> str:
     return f"{number / 1e6:.3g} million" if number >= 1e5 else f"{number:,}"
 
 
+def size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes >= 1e6 else f"{num_bytes / 1e3:,.1f} kB"
+
+
 def duration(seconds: float) -> str:
     if seconds < 90:
-        return f"{seconds:.0f} seconds"
+        return counted(round(seconds), "second")
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} minutes"
     return f"{seconds / 3600:.1f} hours" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
@@ -38,5 +42,9 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
+def counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
 def runs(number: int) -> str:
-    return "one run" if number == 1 else f"{number} runs"
+    return "one run" if number == 1 else counted(number, "run")

@@ -16,9 +16,9 @@ from electrakit.share.open_pair import open_pair
 from electrakit.share.pair import Pair
 from electrakit.share.play.answers import describe
 from electrakit.share.play.app import is_loopback, make_app
+from electrakit.share_config import check_models
 
 Place = str | os.PathLike[str]
-MAX_MODELS = 2
 
 
 def play(
@@ -68,8 +68,7 @@ def playing(pairs: Sequence[Pair], host: str = "127.0.0.1", port: int = 0) -> It
 
 def open_pairs(models: Place | Sequence[Place], generator: Place | None = None) -> list[Pair]:
     places = [models] if isinstance(models, str | os.PathLike) else list(models)
-    if not 1 <= len(places) <= MAX_MODELS:
-        raise UserError(f"{len(places)} models; name one, or two to see them side by side")
+    check_models(len(places))
     pairs = [open_pair(place, generator) for place in places]
     if len(pairs) == 2 and pairs[0].name == pairs[1].name:  # hf/a/mine and hf/b/mine
         for pair, place in zip(pairs, places, strict=True):

@@ -9,7 +9,7 @@ const many = (count, what) => `${count < 0 ? "−" : ""}${Math.abs(count)} ${wha
 
 export class Game {
   constructor(about, { textOf, onError, onGood }) {
-    Object.assign(this, { about, textOf, onError, onGood, round: null, isShown: false });
+    Object.assign(this, { about, textOf, onError, onGood, round: null, isShown: false, isAsking: false });
     this.players = ["You", ...about.models.map((model) => model.name)];
     this.totals = this.players.map(() => ({ found: 0, alarms: 0 }));
     this.numRounds = this.numReplaced = 0;
@@ -51,6 +51,7 @@ export class Game {
   }
 
   async play() {
+    if (this.isAsking) return;
     const seed = Number(find("seed").value);
     const question = {
       text: this.textOf(),
@@ -59,17 +60,20 @@ export class Game {
       temperature: Number(find("temperature").value),
       seed: find("seed").value === "" ? NaN : seed,
     };
-    find("corrupt").disabled = true;
+    this.isAsking = find("corrupt").disabled = true;
+    let round;
     try {
-      this.round = await ask("round", question);
+      round = await ask("round", question);
     } catch (error) {
       if (!(error instanceof Trouble)) throw error;
       this.onError(error.message);
       return;
     } finally {
-      find("corrupt").disabled = false;
+      this.isAsking = find("corrupt").disabled = false;
     }
     this.onGood();
+    if (this.textOf() !== question.text) return this.say("The text has changed: corrupt it again.");
+    this.round = round;
     this.isShown = false;
     find("scores").replaceChildren();
     stage.classList.remove("shown");

@@ -1,0 +1,138 @@
+"""The Hub: everything is sent in one commit, or nothing, and what goes wrong is said; tried with a Hub of our own."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+import electrakit as ek
+from electrakit.cli import main
+from electrakit.train.run_folder import Run
+
+SMALL = {"num_layers": 1, "hidden_size": 16, "ffn_size": 16, "num_heads": 1, "embedding_size": 16}
+
+
+@pytest.fixture(scope="module")
+def run(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    settings = {"length": 32, "vocab_size": 120, "steps": 1, "batch_size": 4, "valid_rows": 4, "precision": "fp32"}
+    networks = {"discriminator": SMALL, "generator": SMALL}
+    return ek.pretrain(ek.presets.tiny(data=shards, run=tmp_path_factory.mktemp("run"), **settings, **networks))
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the Hub as it takes to receive a commit."""
+
+    protocol_version = "HTTP/1.1"
+    commits: list[list[dict[str, Any]]]
+    created: list[dict[str, Any]]
+    status: int = 200
+
+    def do_POST(self) -> None:
+        body = self.body()
+        answer: dict[str, Any] = {"url": f"http://{self.headers['Host']}/me/mine"}
+        if self.path == "/api/repos/create":
+            self.created.append(json.loads(body))
+        elif "/preupload/" in self.path:
+            names = [file["path"] for file in json.loads(body)["files"]]
+            modes = {"uploadMode": "regular", "shouldIgnore": False}
+            answer = {"files": [{"path": name, **modes} for name in names]}
+        elif "/commit/" in self.path:
+            self.commits.append([json.loads(line) for line in body.splitlines()])
+            answer = {"commitUrl": f"http://{self.headers['Host']}/me/mine/commit/{'0' * 40}", "commitOid": "0" * 40}
+        self.answer(self.status, answer)
+
+    def do_GET(self) -> None:
+        self.answer(404, {})
+
+    def body(self) -> bytes:
+        if "Content-Length" in self.headers:
+            return self.rfile.read(int(self.headers["Content-Length"]))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def answer(self, status: int, content: dict[str, Any]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    """A Hub of our own at this machine."""
+    kind = type("OwnHub", (Hub,), {"commits": [], "created": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+    yield kind
+    server.shutdown()
+    server.server_close()
+
+
+def test_push_sends_every_file_in_one_commit(run, hub, tmp_path, capsys):
+    main_exits("export", str(run.path), "--out", str(tmp_path / "hf"), "--push", "me/mine", "--private")
+    assert hub.created[0]["name"] == "mine" and "private" in hub.created[0].values()
+    (commit,) = hub.commits
+    sent = {line["value"]["path"] for line in commit if line["key"] == "file"}
+    assert sent == files_of(tmp_path / "hf")
+    assert "me/mine" in capsys.readouterr().out.splitlines()[-1]
+    assert 'name = "me/mine"' in (tmp_path / "hf" / "README.md").read_text()
+
+
+def test_a_dry_run_lists_everything_and_sends_nothing(run, hub, tmp_path, capsys):
+    arguments = ["--out", str(tmp_path / "hf"), "--push", "me/mine", "--dry-run"]
+    main_exits("export", str(run.path), *arguments)
+    printed = capsys.readouterr().out
+    assert not hub.created and not hub.commits
+    for name in files_of(tmp_path / "hf"):
+        assert name in printed
+    assert "would be sent to me/mine; nothing was" in printed
+    assert "reloaded: logits of the discriminator equal" in printed
+
+
+def test_what_the_hub_refuses_is_said_in_one_line(run, hub, tmp_path, monkeypatch):
+    hub.status = 403
+    with pytest.raises(ek.UserError, match=r"the token may not write to me/mine; the export is whole in .*hf"):
+        ek.export(run, tmp_path / "hf", push="me/mine")
+    assert (tmp_path / "hf" / "model.safetensors").exists()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+    with pytest.raises(ek.UserError, match=rf"cannot reach http://127\.0\.0\.1:{port} for --push me/mine"):
+        ek.export(run, tmp_path / "hf", push="me/mine")
+
+
+def test_without_a_token_nothing_is_begun(run, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    with pytest.raises(ek.UserError, match="--push me/mine needs a token of the Hugging Face Hub that may write"):
+        ek.export(run, tmp_path / "hf", push="me/mine")
+    assert not (tmp_path / "hf").exists()
+
+
+def main_exits(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 0
