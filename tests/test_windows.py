@@ -138,7 +138,7 @@ def test_other_tokenizers_frame_two_texts_in_their_own_way(byte_tokenizer):
     assert rows.ids[[0, rows.labels[0, 3] - 1, rows.labels[0, 3] - 2, -1]].tolist() == [0, 2, 2, 2]
     logits = np.zeros((len(rows.ids), 2))
     logits[rows.labels[0, 0], 0] = logits[rows.labels[0, 1], 1] = 1
-    assert answers_of(rows, logits)[0]["q"][0] == "war's."
+    assert answers_of(rows, logits)[0]["q"][0].text == "war's."
 
 
 def test_words_are_tagged_with_other_tokenizers_too(byte_tokenizer):
