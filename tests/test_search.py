@@ -10,10 +10,10 @@ from pathlib import Path
 
 import optuna
 import pytest
+from command_line import electra
 from tiny_glue import write_glue, write_model
 
 import electrakit as ek
-from electrakit.cli import main
 from electrakit.errors import UserError
 from electrakit.evaluate_config import FinetuneConfig, GlueConfig
 from electrakit.locks import only_writer
@@ -156,15 +156,6 @@ def test_the_verb_prints_the_trials_the_best_first(folder, tmp_path, capsys):
     assert {trial["tried"]["epochs"] for trial in figures["trials"]} <= {1, 2}
     assert electra("search", folder / "model", "--task", "rte", "--out", tmp_path / "x") == 2
     assert capsys.readouterr().err == "electra: --task rte needs --data, the folder of its files\n"
-
-
-def electra(*arguments):
-    """The exit code of a command that is run here."""
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as stop:
-        main(list(map(str, arguments)))
-    signal.signal(signal.SIGTERM, before)
-    return stop.value.code
 
 
 def study(out):

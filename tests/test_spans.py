@@ -1,17 +1,16 @@
 """Spans: the loss, the best answers, and a tiny model that learns the questions of SQuAD."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from command_line import electra
 from tiny_glue import write_model
 from tiny_tokens import write_squad
 
 import electrakit as ek
-from electrakit.cli import main
 from electrakit.errors import UserError
 from electrakit.evaluate.classifier import load_tokenizer
 from electrakit.evaluate.finetune import evaluate
@@ -206,15 +205,6 @@ def test_answers_are_found_across_windows(folder, tmp_path):
     for number, question in enumerate(rows.questions):  # the least of what its windows say at [CLS]
         first_tokens = rows.starts[:-1][rows.question_of == number]
         assert len(first_tokens) > 1 and null_odds[question.name] == pytest.approx(third[first_tokens].min())
-
-
-def electra(*arguments):
-    """The exit code of a command that is run here."""
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as stop:
-        main(list(map(str, arguments)))
-    signal.signal(signal.SIGTERM, before)
-    return stop.value.code
 
 
 def test_mistakes_are_one_line(folder, tmp_path, capsys):

@@ -1,15 +1,14 @@
 """Files of one's own from the command line: fine-tuned, predicted."""
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
 import transformers
+from command_line import electra
 from tiny_glue import WORDS, write_glue, write_model
 
 import electrakit as ek
-from electrakit.cli import main
 from electrakit.errors import UserError
 from electrakit.evaluate_config import FinetuneConfig
 from electrakit.search_config import SearchConfig
@@ -31,15 +30,6 @@ def folder(tmp_path_factory):
     ]
     (folder / "scores.jsonl").write_text("\n".join(scores))
     return folder
-
-
-def electra(*arguments):
-    """The exit code of a command that is run here."""
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as stop:
-        main(list(map(str, arguments)))
-    signal.signal(signal.SIGTERM, before)
-    return stop.value.code
 
 
 def test_classes_are_learned_kept_by_name_and_predicted(folder, tmp_path, capsys):
