@@ -2,12 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test unit lint format docs setup clean
+.PHONY: demo test unit lint format docs browser setup clean
 
 demo: setup
 	$(BIN)/electra demo
 
-test: setup lint
+test: setup lint browser
 	$(BIN)/python -m pytest -n 2
 
 unit: setup
@@ -21,6 +21,12 @@ lint: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The pages are tested in Debian's chromium. Where it is not there and cannot be installed, these tests are skipped, and say so.
+browser:
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } > /dev/null 2>&1 \
+	|| echo "no chromium, and it cannot be installed here: the tests in a browser will be skipped (Debian: apt install chromium)"
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

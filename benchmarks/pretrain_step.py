@@ -236,7 +236,7 @@ def describe(
         "gflop_per_example": flops / 1e9,
         "gflops": speed * flops / 1e9,
         "share_of_peak": speed * flops / max(rounds[PEAK, precision]),
-        "memory_per_example": None if None in memory else sum(memory) / settings.batch,  # type: ignore[arg-type]
+        "memory_per_example": None if None in memory else sum(memory) / settings.batch,
         "times_fastest_peer": times_fastest_peer(contender, precision, rounds),
         "seconds_to_first_step": max(each.seconds for each in ready[key]),
         "first_loss": statistics.mean(each.loss for each in ready[key]),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 OPEN: list[Any] = []  # a fixture that several files import is made for each, but playwright can be started once only
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -16,11 +17,12 @@ def chromium() -> Iterator[Any]:
     if OPEN:
         yield OPEN[0]
         return
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is on the PATH (Debian: apt install chromium)")
-    with playwright.sync_playwright() as driver:
+        pytest.skip(
+            f"no browser: none of {', '.join(NAMES)} is on the PATH (make browser installs it for root on Debian)"
+        )
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
         OPEN.append(browser)
         yield browser

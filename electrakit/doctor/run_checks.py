@@ -285,7 +285,7 @@ def word_table(path: Path) -> np.ndarray | None:
 
     try:
         with safe_open(path, "numpy") as file:
-            names = [name for name in file.keys() if name.endswith(("word_embeddings.weight", "tok_embeddings.weight"))]  # noqa: SIM118
+            names = [name for name in file.keys() if name.endswith(("word_embeddings.weight", "tok_embeddings.weight"))]  # noqa: SIM118  # it has no __iter__
             return file.get_tensor(names[0]) if names else None
     except (OSError, SafetensorError, TypeError):  # being written or removed, damaged, or of a type numpy does not know
         return None
