@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from io import BytesIO
-from statistics import fmean
+
+import numpy as np
 
 from electrakit.run_files import Line, RunFiles
+from electrakit.share.charts import smoothed
 
+SMOOTHING = 0.015  # of the run
 PANELS = {  # of each network: its loss, and a figure that is easier to understand
     "generator": ("mlm_loss", "Generator: loss of guessing masked tokens", "tab:blue"),
     "discriminator": ("disc_loss", "Discriminator: loss of finding replaced tokens", "tab:orange"),
@@ -27,7 +30,13 @@ def draw_curves(run: RunFiles, last_step: int) -> bytes:
         if train:
             steps, values = zip(*train, strict=True)
             axes.plot(steps, values, color=colour, alpha=0.3, linewidth=0.8)
-            axes.plot(steps, _smoothed(values), color=colour, linewidth=1.6, label="training, smoothed")
+            axes.plot(
+                steps,
+                smoothed(np.array(values), SMOOTHING * len(values)),
+                color=colour,
+                linewidth=1.6,
+                label="training, smoothed",
+            )
         if valid:
             axes.plot(*zip(*valid, strict=True), "o--", color="black", markersize=4, linewidth=0.8, label="validation")
         if kind == "mlm":
@@ -49,13 +58,6 @@ def draw_curves(run: RunFiles, last_step: int) -> bytes:
 
 def _points(lines: Sequence[Line], split: str, name: str) -> list[tuple[int, float]]:
     return [(line["step"], line[name]) for line in lines if line["split"] == split and line.get(name) is not None]
-
-
-def _smoothed(values: Sequence[float], share: float = 0.05) -> list[float]:
-    """The mean of what lies around, about a twentieth of the run; at the ends of less, so that it does not lag behind."""
-    reach = int(share * len(values) / 2)
-    around = [min(reach, place, len(values) - 1 - place) for place in range(len(values))]
-    return [fmean(values[place - room : place + room + 1]) for place, room in enumerate(around)]
 
 
 def _range(values: Sequence[float]) -> tuple[float | None, float | None]:
