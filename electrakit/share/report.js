@@ -107,7 +107,8 @@ function drawGroups() {
   }
 }
 
-/* Live */
+/* Live: a page that is loaded again looks as it did. The browser would go back to the same distance from the top, at a
+   moment of its own; what stands above may have grown, so the place is kept here, and here alone. */
 
 function keepPlace() {
   const { state } = page;
@@ -121,13 +122,16 @@ function keepPlace() {
   page.save();
 }
 
-function again() {
-  if (document.hidden) { document.addEventListener("visibilitychange", again, { once: true }); return; }
+function rememberPlace() {
   page.state.open = [...document.querySelectorAll("details[open]")].map((one) => one.id);
   const anchor = [...document.querySelectorAll("section")].find((one) => one.getBoundingClientRect().bottom > 0);
-  page.state.place = anchor ? [anchor.id, anchor.getBoundingClientRect().top] : null; /* what stands above may grow or shrink */
+  page.state.place = anchor ? [anchor.id, anchor.getBoundingClientRect().top] : null;
   page.save();
-  location.reload();
+}
+
+function again() {
+  if (document.hidden) document.addEventListener("visibilitychange", again, { once: true });
+  else location.reload();
 }
 
 page.load();
@@ -136,6 +140,8 @@ drawGroups();
 listen();
 showState();
 page.draw();
+history.scrollRestoration = "manual";
 keepPlace();
+addEventListener("pagehide", rememberPlace);
 if (data.live) setTimeout(again, 1000 * data.live);
 document.documentElement.dataset.drawn = "yes";
