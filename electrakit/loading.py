@@ -5,8 +5,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from electrakit.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONVERT = "load it where you trust it and save it with save_pretrained, which writes model.safetensors"
@@ -85,6 +89,19 @@ def readable(place: str) -> Iterator[None]:
         if "trust_remote_code" in str(error):  # it would advise to allow that
             raise UserError(refusal(place)) from None
         raise UserError(f"cannot load {place!r}: {one_line(error)}") from None
+
+
+def load_whole(kind: Any, folder: Path) -> "PreTrainedModel":
+    """The model of a folder as one of transformers' classes, in fp32, ready to be asked. No weight is made up."""
+    import torch
+
+    require_safe(os.fspath(folder))
+    options = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+    with quiet(), readable(os.fspath(folder)):
+        model, news = kind.from_pretrained(folder, **options, output_loading_info=True)
+    if missing := sorted(news["missing_keys"]):
+        raise UserError(f"the weights in {folder} are not whole: {missing[0]} is missing (of {len(missing)} in all)")
+    return model.eval()
 
 
 @contextlib.contextmanager

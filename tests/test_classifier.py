@@ -1,5 +1,6 @@
 """Classifiers of all families: any encoder in, a plain transformers classifier with the same logits out."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -94,6 +95,21 @@ def test_a_saved_classifier_says_the_same(tmp_path, family, head, task):
     labels = model.config.id2label
     assert list(labels.values()) == (list(TASKS[task].labels) if task == "mnli" else ["score"])
     assert model.config.problem_type == ("single_label_classification" if task == "mnli" else "regression")
+
+
+def test_a_classifier_that_cannot_be_written_leaves_the_one_before_it(tmp_path):
+    saved(tmp_path, "electra", "official", "mnli")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()}
+
+    class Unwritable:
+        def save_pretrained(self, folder):
+            raise OSError(errno.ENOSPC, "no space left")
+
+    classifier, _ = load_classifier(str(tmp_path / "encoder"), TASKS["mnli"])
+    with pytest.raises(UserError, match="cannot write"):
+        classifier.save(tmp_path / "saved", Unwritable())
+    assert {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder", "saved"]
 
 
 def test_a_saved_classifier_opens_without_us(tmp_path):

@@ -13,7 +13,7 @@ from tiny_glue import write_glue, write_model
 
 from electrakit.errors import UserError
 from electrakit.evaluate.finetune import curve, finetune_job, loss_of, loss_reasons, one_class_reasons, predict_test
-from electrakit.evaluate.job import Job, Source, load_rows
+from electrakit.evaluate.job import Job, Source, load_rows, model_fingerprint
 from electrakit.evaluate.tasks import TASKS
 from electrakit.evaluate_config import FinetuneSettings
 
@@ -151,6 +151,14 @@ def test_a_finished_run_is_known_by_what_decides_it(folder, tmp_path):
         replace(job, settings=replace(job.settings, lr=0.1)).finished()
     with pytest.raises(UserError, match="is of a run with another model"):
         replace(job, model=str(folder / "bert")).finished()
+    shutil.copytree(job.model, tmp_path / "twin")
+    twin = replace(job, model=str(tmp_path / "twin"))
+    assert twin.finished() is not None
+    model_fingerprint.cache_clear()
+    with (tmp_path / "twin" / "tokenizer.json").open("a") as file:
+        file.write(" ")
+    with pytest.raises(UserError, match="is of a run with another model"):  # the same weights, other words
+        twin.finished()
     other = write_glue(tmp_path / "glue", seed=1)
     with pytest.raises(UserError, match="is of a run with other data"):
         replace(job, source=Source(TASKS["wnli"], str(other))).finished()

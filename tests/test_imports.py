@@ -19,6 +19,7 @@ BASE = {
     "electrakit.loading",
     "electrakit.locks",
     "electrakit.progress",
+    "electrakit.whole",
 }
 SETTINGS = {"electrakit.errors", "electrakit.network_config", "electrakit.pretrain_config"}
 
@@ -32,6 +33,7 @@ MAY_IMPORT = {
     "electrakit.loading": {"electrakit.errors"},
     "electrakit.locks": {"electrakit.errors"},
     "electrakit.progress": set(),
+    "electrakit.whole": {"electrakit.errors", "electrakit.locks"},
     "electrakit.data": BASE | {"electrakit.data"},
     "electrakit.network_config": {"electrakit.errors"},
     "electrakit.values": {"electrakit.errors"},
@@ -50,6 +52,7 @@ MAY_IMPORT = {
         "electrakit.objective",
         "electrakit.progress",
         "electrakit.train",
+        "electrakit.whole",
     },
     "electrakit.evaluate_config": {"electrakit.config", "electrakit.errors"},
     "electrakit.search_config": {"electrakit.errors", "electrakit.evaluate_config"},
@@ -77,7 +80,6 @@ MAY_IMPORT = {
     },
     "electrakit.share.open_pair": BASE | {"electrakit.share.pair", "electrakit.data", "electrakit.model"},
     "electrakit.share.pair": BASE | {"electrakit.data", "electrakit.objective"},
-    "electrakit.share.whole": BASE | {"electrakit.data"},
     "electrakit.share.convert": BASE | {"electrakit.share", "electrakit.data"},
     "electrakit.share.export": BASE
     | SETTINGS

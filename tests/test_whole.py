@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 import electrakit as ek
-from electrakit.share.whole import whole_or_nothing
+from electrakit.whole import whole_or_nothing
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:

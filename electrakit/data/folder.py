@@ -25,9 +25,10 @@ from electrakit.data.files import Notes
 from electrakit.data.plan import SOURCES, Plan, refuse_other
 from electrakit.data.rows import COUNTS, Rows
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
-from electrakit.data.writing import NOTEBOOK, SHARD, ShardWriter, write_json, write_numbers, write_whole
+from electrakit.data.writing import NOTEBOOK, SHARD, ShardWriter, write_json, write_numbers
 from electrakit.errors import UserError
 from electrakit.progress import console
+from electrakit.whole import write_whole
 
 SPLITS = ("train", "valid", "test")
 SKIPPED = "skipped.jsonl"

@@ -1,4 +1,4 @@
-"""Rows in, files out: shards that grow and can be cut back, and small files that are written whole or not at all."""
+"""Rows in, files out: shards that grow and can be cut back."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import numpy as np
 
 from electrakit.data.batches import hash_of_file
 from electrakit.errors import UserError
+from electrakit.whole import write_whole
 
 NOTEBOOK = ".prepare"
 SHARD = re.compile(r"(train|valid|test)-[0-9]{5}\.bin(\.partial)?")
@@ -114,21 +115,3 @@ def write_numbers(file: BinaryIO, numbers: np.ndarray) -> None:
 
 def write_json(path: Path, content: dict[str, Any], scratch: Path | None = None) -> None:
     write_whole(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), scratch)
-
-
-def write_whole(path: Path, content: bytes, scratch: Path | None = None) -> None:
-    """Whole or not at all, also when the machine loses power. It grows in the folder `scratch`, or beside its place under a hidden name."""
-    temporary = path.with_name(f".{path.name}.tmp") if scratch is None else scratch / f"{path.name}.tmp"
-    temporary.write_bytes(content)
-    sync(temporary)
-    temporary.replace(path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Down to the disk, a file or a folder's list of names."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

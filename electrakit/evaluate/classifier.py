@@ -1,7 +1,6 @@
 """A folder of any transformers encoder in, a classifier out; saved as a plain transformers classifier with the same logits."""
 
 import inspect
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from electrakit.evaluate.heads import HEADS, settings_for, write_head
 from electrakit.evaluate.tasks import Task
 from electrakit.evaluate_config import Head
 from electrakit.loading import quiet, readable, require_safe
+from electrakit.whole import whole_or_nothing
 
 MAX_DIFFERENCE = 1e-4  # of logits, relative to the largest: the two ways to compute them round differently
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "spiece.model")
@@ -64,15 +64,11 @@ class Classifier(nn.Module):
 
 def save_whole(model: Any, tokenizer: Any, folder: Path, more: Callable[[Path], None] | None = None) -> None:
     """A transformers folder that is there whole or not at all; `more` writes what else belongs to it."""
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    with quiet():
+    with whole_or_nothing(folder) as unfinished, quiet():
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
-    if more is not None:
-        more(unfinished)
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+        if more is not None:
+            more(unfinished)
 
 
 def load_classifier(

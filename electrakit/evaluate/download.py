@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from electrakit.errors import UserError, mended_by_user
-from electrakit.evaluate.files import write_whole
 from electrakit.evaluate.tasks import TASKS, Download, find_task
 from electrakit.progress import progress
+from electrakit.whole import write_whole
 
 TIMEOUT = 30.0
 MAX_UNPACKED = 2 * 2**30  # MNLI is the largest, with 1.3 GB

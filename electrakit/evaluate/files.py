@@ -1,22 +1,12 @@
-"""Files that are there whole or not at all, and fingerprints of files."""
+"""Results as strict JSON, and fingerprints of files."""
 
 import json
 import math
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-
-def write_whole(path: Path, content: bytes) -> None:
-    """A kill at any moment leaves the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
-    with unfinished.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+from electrakit.whole import write_whole
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -24,7 +24,7 @@ from electrakit.evaluate.encode import (
     training_batches,
 )
 from electrakit.evaluate.faster import less_work
-from electrakit.evaluate.files import write_json, write_whole
+from electrakit.evaluate.files import write_json
 from electrakit.evaluate.job import Job, load_rows
 from electrakit.evaluate.metrics import METRICS
 from electrakit.evaluate.optim import build_optimizer, set_lr
@@ -34,6 +34,7 @@ from electrakit.evaluate.tags import score_tags, tag_loss
 from electrakit.evaluate.tasks import Task
 from electrakit.evaluate.token_model import TokenModel, load_token_model, open_token_model
 from electrakit.evaluate_config import FinetuneSettings
+from electrakit.whole import write_whole
 
 CURVE_POINTS = 200
 NOT_FALLING = 0.98  # of the first tenth's loss: if the last tenth's is more, nothing was learned

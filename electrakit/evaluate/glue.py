@@ -13,7 +13,7 @@ import numpy as np
 from electrakit.engine import Workers
 from electrakit.engines import open_workers
 from electrakit.errors import UserError, mended_by_user
-from electrakit.evaluate.files import write_json, write_whole
+from electrakit.evaluate.files import write_json
 from electrakit.evaluate.job import Job, Source
 from electrakit.evaluate.page import page
 from electrakit.evaluate.read import has_split, read_split
@@ -25,6 +25,7 @@ from electrakit.evaluate.token_tasks import TOKEN_TASKS
 from electrakit.evaluate_config import PRESETS, GlueConfig, Size, TuningConfig, files_of, read_preset, size_of
 from electrakit.locks import only_writer
 from electrakit.progress import console
+from electrakit.whole import write_whole
 
 SECONDS_TO_BE_SEEN = 120.0  # network file systems remember for up to a minute that a file is not there
 

@@ -20,6 +20,7 @@ from electrakit.evaluate.token_tasks import find_token_file
 from electrakit.evaluate.windows import encode_squad
 from electrakit.evaluate_config import FinetuneSettings
 
+MODEL_FILES = (".safetensors", ".json", ".txt", ".model")  # weights, config, tokenizer
 RESULT = {"title", "seed", "start_from", "metric", "score", "scores", "collapsed", "losses"}
 RESULT |= {"files", "head", "warnings", "seconds"}  # what is read from the result of a run
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
@@ -182,9 +183,11 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=64)
 def model_fingerprint(place: str) -> str:
-    """Of a folder's weights, wherever it is; a name on the hub is its own."""
+    """Of a folder's weights, config and tokenizer, wherever it is; a name on the hub is its own."""
     folder = Path(place)
-    return fingerprint(sorted(folder.glob("*.safetensors"))) if folder.is_dir() else place
+    if not folder.is_dir():
+        return place
+    return fingerprint(sorted(path for path in folder.iterdir() if path.suffix in MODEL_FILES and path.is_file()))
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from electrakit.errors import UserError, mended_by_user
-from electrakit.evaluate.files import write_whole
 from electrakit.evaluate.own import TEXT_COLUMNS, examples_of, read_table
 from electrakit.evaluate.spans import answers_of, as_json, best_texts, ranked
 from electrakit.evaluate.squad import read_asked
@@ -18,6 +17,7 @@ from electrakit.evaluate.token_tasks import TOKEN_TASKS
 from electrakit.evaluate.windows import encode_squad
 from electrakit.evaluate_config import FinetuneSettings
 from electrakit.progress import console
+from electrakit.whole import write_whole
 
 ROWS, SPANS, TAGS = (
     "ForSequenceClassification",

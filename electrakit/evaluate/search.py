@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from electrakit.errors import UserError, mended_by_user
-from electrakit.evaluate.files import write_json, write_whole
+from electrakit.evaluate.files import write_json
 from electrakit.evaluate.glue import Run, run_all, runners
 from electrakit.evaluate.job import Job, difference
 from electrakit.evaluate.report import DASH, percent
@@ -19,6 +19,7 @@ from electrakit.evaluate_config import BEST, FinetuneSettings
 from electrakit.locks import only_writer
 from electrakit.progress import console
 from electrakit.search_config import SearchConfig
+from electrakit.whole import write_whole
 
 NAME = "search"  # of Optuna's study in search.db
 NUM_RANDOM = 10  # trials before Optuna begins to prefer what is near the good ones: its own default

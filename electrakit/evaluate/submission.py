@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from electrakit.evaluate.files import write_whole
 from electrakit.evaluate.tasks import TASKS, Split, Task
+from electrakit.whole import write_whole
 
 FILES: dict[str, tuple[Task, Split]] = {
     split.submission: (task, split) for task in TASKS.values() for split in task.splits if split.submission

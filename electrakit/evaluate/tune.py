@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from electrakit.errors import UserError, mended_by_user
-from electrakit.evaluate.files import write_json, write_whole
+from electrakit.evaluate.files import write_json
 from electrakit.evaluate.glue import (
     best_job,
     check_preset,
@@ -29,6 +29,7 @@ from electrakit.evaluate.token_tasks import TOKEN_TASKS
 from electrakit.evaluate_config import FinetuneConfig
 from electrakit.locks import only_writer
 from electrakit.progress import console
+from electrakit.whole import whole_or_nothing, write_whole
 
 
 def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
@@ -161,11 +162,8 @@ def write_predictions(job: Job, out: Path) -> dict[str, Any]:
 
 def put_model(job: Job, place: Path) -> None:
     """The best run's model under a name that is always the same; its files are shared where the file system can."""
-    unfinished = place.with_name("model.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(job.model_path, unfinished, copy_function=link_or_copy)
-    shutil.rmtree(place, ignore_errors=True)
-    unfinished.rename(place)
+    with whole_or_nothing(place) as unfinished:
+        shutil.copytree(job.model_path, unfinished, copy_function=link_or_copy, dirs_exist_ok=True)
 
 
 def link_or_copy(source: str, target: str) -> str:

@@ -14,7 +14,7 @@ from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.errors import UserError
 from electrakit.loading import quiet
 from electrakit.share.tensorflow_checkpoint import TensorFlowCheckpoint
-from electrakit.share.whole import whole_or_nothing
+from electrakit.whole import whole_or_nothing
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -28,10 +28,10 @@ from electrakit.share import hub, onnx_files
 from electrakit.share.card import CURVES, Facts, write_card
 from electrakit.share.curves import draw_curves
 from electrakit.share.networks import Part, compare, load_parts, write_model
-from electrakit.share.whole import whole_or_nothing
 from electrakit.share_config import ExportConfig
 from electrakit.train.checkpoint import Checkpoints, find_damage, read_progress
 from electrakit.train.run_folder import MAY_CHANGE, describe_data, read_config
+from electrakit.whole import whole_or_nothing
 
 MARK = "electrakit.json"  # what an export of ours is known by: the run, and a hash for every file
 NUM_ROWS = 8  # on which they are compared

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from electrakit.data.tokenizer import TokenizerFiles
 from electrakit.errors import UserError
-from electrakit.loading import quiet, readable, require_safe
+from electrakit.loading import load_whole, quiet, readable, require_safe
 from electrakit.model.adapt import as_discriminator, as_generator, unwrap
 from electrakit.model.counts import Head, heads
 from electrakit.model.encoder import Discriminator, Generator
@@ -97,19 +97,13 @@ def load_custom(place: Path, name: str) -> Part:
 
 
 def open_model(folder: Path) -> "PreTrainedModel":
-    """As its config says, and complete: no weight is made up."""
+    """As the class that its weights were saved from."""
     import transformers
 
     require_safe(str(folder))
     with quiet(), readable(str(folder)):
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        kind = getattr(transformers, config.architectures[0])
-        model, news = kind.from_pretrained(
-            folder, trust_remote_code=False, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-        )
-    if missing := sorted(news["missing_keys"]):
-        raise UserError(f"{folder} lacks {missing[0]}, a weight of {config.architectures[0]}")
-    return model.eval()
+    return load_whole(getattr(transformers, config.architectures[0]), folder)
 
 
 def write_model(part: Part, folder: Path, tokenizer: TokenizerFiles) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.errors import UserError
-from electrakit.loading import one_line, quiet, readable, require_safe
+from electrakit.loading import load_whole, one_line
 from electrakit.model.adapt import as_discriminator, as_generator
 from electrakit.model.counts import Head
 from electrakit.share.pair import Pair
@@ -144,10 +144,9 @@ def check_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
 
 
 def load(folder: Path, head: Head, tokenizer: TokenizerFiles) -> nn.Module:
-    """A network with all its weights, from safetensors, without anybody's code."""
+    """A network that fits the tokenizer, asked as ours are."""
     import transformers
 
-    require_safe(os.fspath(folder))
     config = read_config(folder)
     if head == "words":
         kind: Any = transformers.AutoModelForMaskedLM
@@ -155,12 +154,7 @@ def load(folder: Path, head: Head, tokenizer: TokenizerFiles) -> nn.Module:
         kind = transformers.ElectraForPreTraining
     else:
         kind = transformers.AutoModelForTokenClassification
-    options: Any = {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
-    with quiet(), readable(os.fspath(folder)):
-        model, info = kind.from_pretrained(folder, **options)
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise UserError(f"the weights in {folder} are not whole: {missing[0]} is missing (of {len(missing)} in all)")
+    model = load_whole(kind, folder)
     if model.config.vocab_size < len(tokenizer.vocabulary):
         raise UserError(
             f"{folder} has {model.config.vocab_size:,} embeddings for {len(tokenizer.vocabulary):,} tokens of its tokenizer"
@@ -169,7 +163,7 @@ def load(folder: Path, head: Head, tokenizer: TokenizerFiles) -> nn.Module:
         raise UserError(f"{folder} has {model.config.num_labels} labels; it takes one or two: original and replaced")
     adapt = as_generator if head == "words" else as_discriminator
     special = tokenizer.special_ids
-    return adapt(model.float().eval(), pad_token_id=special["pad"], sep_token_id=special["sep"])
+    return adapt(model, pad_token_id=special["pad"], sep_token_id=special["sep"])
 
 
 def room_of(network: Any) -> int:

@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electrakit.data.batches import hash_of_file
-from electrakit.data.writing import sync
 from electrakit.errors import UserError
 from electrakit.model.adapt import is_transformers
 from electrakit.model.encoder import Discriminator, Generator
@@ -29,6 +28,7 @@ from electrakit.objective.mlm import MaskedLM
 from electrakit.progress import console
 from electrakit.train.distributed import Team, fill, whole
 from electrakit.train.optim import Optimizer
+from electrakit.whole import sync
 
 FORMAT = 1  # of manifest.json
 HIDDEN = "."  # folders that are being written or removed

@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 from torch.utils.tensorboard import SummaryWriter
 
-from electrakit.data.writing import write_whole
 from electrakit.errors import UserError
 from electrakit.pretrain_config import PretrainConfig, to_json
 from electrakit.progress import console
 from electrakit.run_files import read_metrics
+from electrakit.whole import write_whole
 
 SECONDS_BETWEEN_LINES = 10
 # What the terminal shows: the label, and how many digits stand behind the point; the live line has one less. In a narrow one, the

@@ -1,15 +1,23 @@
-"""A folder's place in, a folder to write into out: it takes that place when everything in it is on the disk, or leaves no trace."""
+"""A place in, a file or a folder there out: whole and on the disk, or not at all."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from safetensors import SafetensorError
-
-from electrakit.data.writing import sync
 from electrakit.errors import UserError, mended_by_user
 from electrakit.locks import only_writer
+
+
+def write_whole(path: Path, content: bytes, scratch: Path | None = None) -> None:
+    """Whole or not at all, also when the machine loses power. It grows in the folder `scratch`, or beside its place under a hidden name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp") if scratch is None else scratch / f"{path.name}.tmp"
+    temporary.write_bytes(content)
+    sync(temporary)
+    temporary.replace(path)
+    sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -18,6 +26,8 @@ def whole_or_nothing(out: Path) -> Iterator[Path]:
 
     Whoever calls this has made sure that what was there may go. Of two processes with the same `out`, the second one is refused.
     """
+    from safetensors import SafetensorError
+
     place = out.resolve()  # a link goes on naming the same place
     if Path.cwd().is_relative_to(place):
         raise UserError(f"--out {out} is a folder that you are in, and would be replaced; name one inside it")
@@ -48,3 +58,12 @@ def _clean(place: Path, unfinished: Path, replaced: Path) -> None:
         replaced.rename(place)
     for leftover in (unfinished / "folder", replaced):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Down to the disk, a file or a folder's list of names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
