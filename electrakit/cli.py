@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         print(
-            "electra: stopped; nothing is lost: start the same command again (prepare goes on where it was)",
+            "electra: stopped; start the same command again (prepare, finetune, glue and search go on where they were)",
             file=sys.stderr,
         )
         sys.exit(130)

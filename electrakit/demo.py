@@ -61,6 +61,7 @@ def demo(config: DemoConfig) -> None:
     """Walk from text to a trained pair; stages that are done already are not done again."""
     console = Console(highlight=False)
     tokenizer, shards = config.out / "tokenizer", config.out / "shards"
+    settings = presets.modern_mini(data=shards, run=config.out / "run", budget=config.budget, **RECIPE)
     console.print(
         "[bold]ElectraKit demo[/]: the English prose inside this Python installation becomes training data, and then a model."
     )
@@ -84,7 +85,6 @@ def demo(config: DemoConfig) -> None:
     print_findings(examine([shards], workers=config.workers))
 
     console.print(Rule(f"4. training: {config.budget}", align="left"))
-    settings = presets.modern_mini(data=shards, run=config.out / "run", budget=config.budget, **RECIPE)
     run = pretrain(settings)
     if not run.is_complete:
         raise UserError(f"stopped at step {run.step}; start the demo again to go on")

@@ -51,6 +51,9 @@ class FinetuneSettings:
         for name in ("lr", "epochs", "batch_size", "layer_decay", "max_grad_norm"):
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} must be more than 0, got {getattr(self, name)!r}")
+        for name in ("weight_decay", "top_layer_power"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} must be 0 or more, got {getattr(self, name)!r}")
         if self.length < 4:
             raise UserError(f"length must be 4 or more, got {self.length}")
         for name in ("warmup", "dropout"):

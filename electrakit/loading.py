@@ -24,6 +24,7 @@ def require_safe(place: str) -> None:
             raise UserError(f"the model {place!r} is not a folder; name a transformers folder or a model of the hub")
         require_reachable(place)
         return
+    require_a_model_itself(folder)
     if not (folder / "config.json").exists():
         raise UserError(f"{place!r} has no config.json; name the folder of a transformers model")
     require_own_code_is_not_needed(folder)
@@ -34,6 +35,16 @@ def require_safe(place: str) -> None:
         raise UserError(f"{place!r} has no model.safetensors")
     for index in folder.glob("*.safetensors.index.json"):
         require_index_is_safe(index)
+
+
+def require_a_model_itself(folder: Path) -> None:
+    """A run of ours and the folder of a fine-tuning are easily named in place of a model."""
+    if (folder / "config.json").exists() and any(folder.glob("*.safetensors")):
+        return
+    if (folder / "checkpoints").is_dir() or (folder / "state.json").exists():
+        raise UserError(f"{str(folder)!r} is a run, not a model; electra export {folder} --out hf/mine makes one of it")
+    if (folder / "model" / "config.json").exists():
+        raise UserError(f"{str(folder)!r} is not a model itself; name the one in it: {folder / 'model'}")
 
 
 def require_index_is_safe(path: Path) -> None:
@@ -76,6 +87,18 @@ def require_reachable(name: str) -> None:
     except Exception as error:  # of the network, of the hub, of the name
         why = one_line(error)[:200]
         raise UserError(f"{name!r} is no folder here, and the Hugging Face hub does not give it ({why})") from None
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """Of a folder's weights, whatever else is in it."""
+    import xxhash
+
+    whole = xxhash.xxh3_128()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(2**22):
+                whole.update(block)
+    return whole.hexdigest()
 
 
 @contextlib.contextmanager

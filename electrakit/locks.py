@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +13,13 @@ from electrakit.errors import UserError
 def only_writer(out: Path, flag: str = "--out") -> Iterator[None]:
     """One process writes a folder; the lock goes with the process, however it ends."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("a") as file:
+    path = out / ".lock"
+    with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is writing {out}; wait for it, or name another {flag}") from None
+            is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_ours = False
+        if not is_ours:  # or it was, and has just been removed with its folder
+            raise UserError(f"another process is writing {out}; wait for it, or name another {flag}")
         yield

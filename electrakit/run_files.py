@@ -65,6 +65,18 @@ class RunFiles:
     def is_complete(self) -> bool:
         return bool(self.status.get("is_complete"))
 
+    @property
+    def base_rate(self) -> str | None:
+        """The figure of the log that is known of the judged tokens without looking at them: how many are replaced, or are not.
+
+        None where the discriminator, if there is one, says something else than replaced or not.
+        """
+        objective = self.settings.get("objective")
+        objective = objective if isinstance(objective, dict) else {}
+        if (objective.get("kind") or "electra") != "electra":
+            return None
+        return "sampled_acc" if objective.get("loss_on") == "masked" else "replaced_rate"
+
     @cached_property
     def shards(self) -> Path | None:
         """Its training data, if it is still where it was."""

@@ -14,9 +14,13 @@ def write_whole(path: Path, content: bytes, scratch: Path | None = None) -> None
     """Whole or not at all, also when the machine loses power. It grows in the folder `scratch`, or beside its place under a hidden name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp") if scratch is None else scratch / f"{path.name}.tmp"
-    temporary.write_bytes(content)
-    sync(temporary)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(content)
+        sync(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync(path.parent)
 
 
@@ -39,6 +43,7 @@ def whole_or_nothing(out: Path) -> Iterator[Path]:
                 folder = unfinished / "folder"
                 folder.mkdir()
                 yield folder
+                allow_reading(folder)
                 for path in (*folder.rglob("*"), folder):
                     sync(path)
                 if place.exists():
@@ -58,6 +63,14 @@ def _clean(place: Path, unfinished: Path, replaced: Path) -> None:
         replaced.rename(place)
     for leftover in (unfinished / "folder", replaced):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def allow_reading(folder: Path) -> None:
+    """safetensors writes files for their owner alone; they get the rights of any other new file."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o666 & ~umask)
 
 
 def sync(path: Path) -> None:

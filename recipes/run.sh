@@ -26,11 +26,16 @@ case "${1:-}" in
         ;;
 esac
 
+if ! command -v electra >/dev/null; then
+    echo "$0: there is no command 'electra' here; activate the environment that has it: source .venv/bin/activate" >&2
+    exit 2
+fi
+
 if [ -n "$is_dry" ]; then
     commands=$(mktemp)
     check_commands() {
         local code=$? python
-        python=$(dirname "$(readlink -f "$(command -v electra || echo .)")")/python # beside electra: the one that it runs with
+        python=$(dirname "$(readlink -f "$(command -v electra)")")/python # beside electra: the one that it runs with
         [ -x "$python" ] || python=python3
         if [ "$code" = 0 ]; then "$python" "$recipes/check.py" <"$commands" || code=2; fi
         rm -f "$commands"

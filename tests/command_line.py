@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 
 from electrakit.cli import main
+from electrakit.train.signals import SIGNALS
 
 
 def electra(*arguments: Any) -> Any:
-    """The exit code of a command; the handler of SIGTERM is put back."""
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as stop:
-        main(list(map(str, arguments)))
-    signal.signal(signal.SIGTERM, before)
+    """The exit code of a command; who listens for signals is as before."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        with pytest.raises(SystemExit) as stop:
+            main(list(map(str, arguments)))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return stop.value.code

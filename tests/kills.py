@@ -1,4 +1,4 @@
-"""A process that starts a run again and again, and kills it: `python kills.py CONFIG.json SECONDS...|WRITES`. Used by test_kills.py.
+"""A process that starts a run again and again, and kills it: `python kills.py CONFIG.json NUMBER|writes|full`. Used by test_kills.py.
 
 It forks children from a process that has loaded the libraries but trained nothing: a start takes no time.
 """
@@ -9,12 +9,14 @@ import random
 import resource
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import safetensors.torch
 import torch
-import transformers.models.electra.modeling_electra  # noqa: F401  # loaded once, here
+import torch._dynamo  # every optimizer loads it; once, here
+from transformers import ElectraConfig, ElectraModel
 
 from electrakit import pretrain
 from electrakit.pretrain_config import PretrainConfig, from_json
@@ -36,23 +38,36 @@ def child(config: PretrainConfig, before: object = None) -> int:
     return pid
 
 
+def load_for_saving() -> None:
+    """transformers makes a table when it saves its first model, which takes longer than a save: once, here."""
+    sizes = {"vocab_size": 8, "hidden_size": 4, "embedding_size": 4, "num_attention_heads": 1, "intermediate_size": 4}
+    with tempfile.TemporaryDirectory() as folder:
+        ElectraModel(ElectraConfig(**sizes, num_hidden_layers=1)).save_pretrained(folder)
+
+
 def kill_at_random_moments(config: PretrainConfig, num_kills: int) -> None:
-    """So often, or until it is complete: a life is a part of what a whole run takes."""
+    """So often, or until it is complete: some time after its start, or after it has written a new checkpoint."""
     chance, num_done = random.Random(0), 0
-    while True:
-        pid = child(config)
-        life = 10**6 if num_done == num_kills else chance.uniform(0.05, 1.0)
-        deadline = time.monotonic() + life
-        while time.monotonic() < deadline:
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                assert status == 0, status
-                print(f"killed {num_done} times")
-                return
-            time.sleep(0.01)
+    while num_done < num_kills:
+        before, pid = checkpoints_of(config), child(config)
+        while num_done % 3 and checkpoints_of(config) == before and not has_ended(pid):
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.3))
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != -signal.SIGKILL:
+            break
         num_done += 1
+    _, status = os.waitpid(child(config), 0)
+    assert status == 0, status
+    print(f"killed {num_done} times")
+
+
+def checkpoints_of(config: PretrainConfig) -> list[Path]:
+    return sorted(Path(config.run or "").glob("checkpoints/step_*"))
+
+
+def has_ended(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def kill_at_every_write(config: PretrainConfig) -> None:
@@ -62,7 +77,7 @@ def kill_at_every_write(config: PretrainConfig) -> None:
     """
     number, checkpoints = 0, None
     while True:
-        before, checkpoints = checkpoints, sorted(Path(config.run or "").glob("checkpoints/step_*"))
+        before, checkpoints = checkpoints, checkpoints_of(config)
         number = number + 1 if before == checkpoints else 1
 
         def arm(number: int = number) -> None:
@@ -107,6 +122,7 @@ def fill_the_disk(config: PretrainConfig) -> None:
 
 if __name__ == "__main__":
     config = from_json(json.loads(Path(sys.argv[1]).read_text()))
+    load_for_saving()
     if sys.argv[2] == "writes":
         kill_at_every_write(config)
     elif sys.argv[2] == "full":

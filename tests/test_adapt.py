@@ -262,6 +262,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPILED)
 def test_both_interfaces_compile_as_one_graph(name: str) -> None:
     generator, discriminator = (make() for make in COMPILED[name])

@@ -95,6 +95,7 @@ def deviation(counts: np.ndarray) -> float:
     return float((((counts - expected) ** 2 / expected).sum() - (cells - 1)) / (2 * (cells - 1)) ** 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 7, 16, 100, 257, 1000])
 def test_over_many_keys_the_first_row_and_the_step_to_the_next_are_uniform(size):
     pairs = np.array([permute(np.arange(2), size, key) for key in range(3000)])

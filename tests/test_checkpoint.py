@@ -20,6 +20,7 @@ def test_a_checkpoint_has_no_pickle_and_a_hash_for_every_file(tiny):
     assert set(json.loads((run.checkpoint / "manifest.json").read_text())["files"]) == files - {"manifest.json"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "modern_tiny", "alectra_small", "electra_small_owt"])
 def test_discriminator_and_generator_open_with_transformers_and_say_the_same(tiny, preset):
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
@@ -70,6 +71,7 @@ def test_tied_weights_are_written_once_and_are_tied_when_read_again(tiny):
     assert sum(name.endswith("embeddings.word.weight") for name in averages) == 3  # its two averages and its count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.safetensors", "state.json", "discriminator/config.json"]
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from tiny_glue import write_model, write_tokenizer
-from tiny_models import tiny_config
+from tiny_models import tiny_config, tiny_discriminator
 
 from electrakit.errors import UserError
 from electrakit.evaluate.classifier import can_hold, load_classifier, load_tokenizer
@@ -112,6 +112,7 @@ def test_a_classifier_that_cannot_be_written_leaves_the_one_before_it(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder", "saved"]
 
 
+@pytest.mark.slow
 def test_a_saved_classifier_opens_without_us(tmp_path):
     wanted = saved(tmp_path, "electra", "official", "mnli")
     command = [sys.executable, "-W", "ignore", "-c", OPEN, str(tmp_path / "saved")]
@@ -136,6 +137,22 @@ def test_the_encoder_is_the_one_that_was_pretrained_whatever_its_head_was(tmp_pa
     own, _ = load_classifier(str(tmp_path / "mnli"), TASKS["mnli"], "transformers")
     assert own.model.classifier.dense.weight.std() > 0.01  # a new layer, not the few units of the trick
     assert (own.model.classifier.dense.weight == 0).sum() == 0
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "modernbert"])
+def test_a_head_of_transformers_does_not_begin_with_that_of_pretraining(tmp_path, family):
+    """The discriminator's head has two labels, as SST-2 has, and the name of a classifier's."""
+    discriminator = tiny_discriminator(family, id2label={0: "original", 1: "replaced"})
+    discriminator.save_pretrained(tmp_path / "pretrained")
+    classifier, _ = load_classifier(str(tmp_path / "pretrained"), TASKS["sst2"], "transformers")
+    assert not torch.equal(classifier.model.classifier.weight, discriminator.classifier.weight)
+    if family == "modernbert":
+        assert not torch.equal(classifier.model.head.dense.weight, discriminator.head.dense.weight)
+    words = discriminator.get_input_embeddings().weight
+    assert torch.equal(classifier.model.get_input_embeddings().weight, words)  # all else is as it was
+    classifier.save(tmp_path / "sst2", load_tokenizer(str(write_tokenizer(tmp_path / "words"))))
+    again, _ = load_classifier(str(tmp_path / "sst2"), TASKS["sst2"], "transformers")  # of ours: it goes on
+    assert torch.equal(again.model.classifier.weight, classifier.model.classifier.weight)
 
 
 def test_the_official_head_begins_glorot_uniform(tmp_path):

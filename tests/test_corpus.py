@@ -61,6 +61,7 @@ def test_without_options_every_document_counts():
     assert Selection(CorpusConfig(inputs=("x",))).choose(harvested([1, 1, 1])).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_pieces_come_in_the_order_of_the_corpus_from_any_start(tmp_path, num_workers):
     lines = [f"document {number} {'x' * 400}" for number in range(10_000)]

@@ -172,6 +172,7 @@ def test_activations_are_what_the_backward_pass_needs(preset):
     assert estimate_memory(config).activations == pytest.approx(kept_bytes(config), rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["electra_small", "electra_small_owt", "modern_small", "mlm_small"])
 def test_with_recompute_they_are_the_layers_inputs_and_one_whole_layer(preset):
     config = small_without_dropout(preset, 4)

@@ -10,11 +10,20 @@ from electrakit import Batches, load_tokenizer
 from electrakit.demo import MISPLACED
 from electrakit.train.run_folder import read_metrics
 
+# As `python -m electrakit demo`, but the installed packages are left out of the text: thousands of files that are read twice.
+DEMO = """
+import sys, sysconfig
+stdlib = sysconfig.get_path("stdlib")
+sysconfig.get_path = lambda name: stdlib
+from electrakit.cli import main
+main(["demo", "--budget", sys.argv[1]])
+"""
+
 
 @pytest.mark.slow
 def test_the_demo_walks_from_text_to_a_trained_pair_and_a_second_time_does_nothing(tmp_path):
     for number in range(2):
-        command = [sys.executable, "-m", "electrakit", "demo", "--budget", "30s"]
+        command = [sys.executable, "-c", DEMO, "15s"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         for said in ("generator: loss", "Return the ____ of the file.", "banana", "electra pretrain electra_small"):
@@ -30,7 +39,7 @@ def test_the_demo_walks_from_text_to_a_trained_pair_and_a_second_time_does_nothi
         path.name for path in (tmp_path / "demo" / "hf").iterdir()
     }
     batches = Batches(tmp_path / "demo" / "shards", 8)
-    assert batches.num_rows > 3000
+    assert batches.num_rows > 1000
     assert len(load_tokenizer(tmp_path / "demo" / "tokenizer").vocabulary) == 8000
     valid = [line for line in read_metrics(tmp_path / "demo" / "run" / "metrics.jsonl") if line["split"] == "valid"]
     assert valid[-1]["mlm_loss"] < valid[0]["mlm_loss"]

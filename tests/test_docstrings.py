@@ -203,7 +203,7 @@ def test_no_source_raises(text):
 def test_time_stays_bounded_on_long_docstrings(piece):
     start = time.process_time()
     paragraphs(repr("A" + piece * (50_000 // len(piece)) + " end.") + '\n""""""')
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 5
 
 
 def test_files_are_of_this_installation_in_a_fixed_order():
@@ -219,6 +219,7 @@ def test_files_are_of_this_installation_in_a_fixed_order():
     assert not any(file.is_relative_to(own) for file in files)
 
 
+@pytest.mark.slow
 def test_the_standard_library_reads_like_prose():
     files = [file for file in python_files() if file.parent == Path(sysconfig.get_path("stdlib"))][::8]
     found = [text for file in files for text in paragraphs(file.read_text(encoding="utf-8", errors="replace"))]

@@ -45,6 +45,7 @@ def titles(examination) -> set[str]:
     return {finding.title for finding in examination.findings}
 
 
+@pytest.mark.slow
 def test_a_healthy_corpus_and_its_shards_have_no_findings(healthy):
     assert titles(examine([healthy / "text.txt"], tokenizer=str(healthy / "tokenizer"), workers=1)) == set()
     assert titles(examine([healthy / "shards"], workers=1)) == set()
@@ -68,6 +69,7 @@ CZECH = """V domě i v zahradě bylo ticho a z okna i z dveří šel chlad. K r�
 sousedů v peci a v kuchyni hořel oheň. I já, i on s lítostí o tom a o onom v tichu a v klidu u stolu přemýšleli."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["RUSSIAN", "POLISH", "CZECH"])
 def test_languages_with_words_of_one_letter_are_left_in_peace(tmp_path, language):
     text = write(tmp_path / "text.txt", [globals()[language], globals()[language].replace("\n", " ")])
@@ -259,6 +261,7 @@ ABOUT_WORDS = {  # what is said about the language itself, not about how much th
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_healthy_prose_in_many_languages_is_left_in_peace(tmp_path, language):
     text = write(tmp_path / "text.txt", [LANGUAGES[language], LANGUAGES[language].replace("\n", " ")])
@@ -335,6 +338,7 @@ def test_every_check_can_be_healthy_and_says_what_to_do():
         assert check.means and check.advice
 
 
+@pytest.mark.slow
 def test_limit_and_dedupe_count_for_the_doctor_too(tmp_path):
     text = write(tmp_path / "copies.txt", prose(40) * 2)
     assert examine([text], limit=5, workers=1).measures["documents"] == 5

@@ -67,6 +67,9 @@ def test_a_zip_is_unpacked_once_and_stays_in_its_folder(server, tmp_path):
     assert inside == {"train.tsv", "dev.tsv", f"RTE.zip.{wanted.sha256[:16]}"}
     assert download.fetch(wanted, tmp_path / "glue") == made
     assert server.asked == ["/RTE.zip"]
+    (tmp_path / "glue" / "RTE" / "dev.tsv").unlink()
+    assert download.fetch(wanted, tmp_path / "glue") == made
+    assert (tmp_path / "glue" / "RTE" / "dev.tsv").read_text() == "b\n" and len(server.asked) == 2
 
 
 def test_a_plain_file_goes_where_the_table_says(server, tmp_path):

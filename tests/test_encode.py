@@ -91,12 +91,14 @@ tricky_text = st.lists(st.one_of(tricky, st.sampled_from(AGREED)), max_size=12).
 lines_of_text = st.lists(st.one_of(any_text, agreed_text, plain_text, tricky_text), max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(lines_of_text)
 def test_ids_are_those_of_tokenizers_for_any_text(lines):
     assert_equals_tokenizers(lines)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(agreed_text, tricky_text), min_size=1, max_size=8))
 def test_ids_are_those_of_tokenizers_on_the_agreed_set(lines):
@@ -127,6 +129,7 @@ def without_tokie(kind: str, lowercase: bool, **changes: bool) -> tuple[Encoder,
     return encoder, truth
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(lines_of_text)
 def test_ids_that_are_remembered_by_word_are_those_of_tokenizers_for_any_text(lines):
@@ -139,6 +142,7 @@ def test_ids_that_are_remembered_by_word_are_those_of_tokenizers_for_any_text(li
         assert as_lists(encoder.encode(lines)) == expected(truth, lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_a_space_separates_whatever_code_point_stands_beside_it(lowercase):
     encoder, truth = without_tokie("by_character", lowercase)

@@ -182,6 +182,7 @@ def test_the_output_table_follows_shared_embeddings(config):
     assert sum(parameter.shape == (60, config.embedding_size) for parameter in pair.parameters()) == 1
 
 
+@pytest.mark.slow
 @BOTH
 @NETWORKS
 def test_forward_and_backward_compile_as_one_graph(config, kind):

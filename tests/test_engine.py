@@ -1,6 +1,7 @@
 """Workers: results in order, little taken ahead, failures with their reason, and no process left behind."""
 
 import errno
+import functools
 import os
 import re
 import resource
@@ -87,7 +88,7 @@ def is_alive(process: int) -> bool:
         return False
 
 
-def wait_until(condition, seconds: float = 20) -> bool:
+def wait_until(condition, seconds: float = 120) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)
@@ -191,7 +192,7 @@ def test_too_many_open_files_is_not_called_a_folder_that_cannot_be_written(tmp_p
         except UserError as error:
             print(error)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=240)
     assert done.stdout.startswith("stopped by the system: Too many open files; use fewer --workers"), done
 
 
@@ -282,6 +283,7 @@ class SlowToLoad:
         return time.sleep, (0.7,)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 @pytest.mark.parametrize(
     ("function", "item", "stops"),
@@ -348,7 +350,7 @@ def test_a_script_without_a_main_guard_may_use_workers(tmp_path):
         with Workers(2) as workers:
             print(sum(workers.map(abs, range(10))))
     """
-    done = subprocess.run(script(tmp_path, text), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(script(tmp_path, text), capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.stderr) == ("once\n45\n", "")
 
 
@@ -372,20 +374,25 @@ def test_a_function_that_the_workers_cannot_import_is_an_error_and_no_hang(tmp_p
             print(list(workers.map(own, [bytes(2_000_000)] * 20)))
         """)
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240)
     assert done.returncode == 1
     assert "RuntimeError: a worker process failed" in done.stderr
     assert "AttributeError" in done.stderr
 
 
-def wait_for(number: int) -> tuple[int, str]:
-    time.sleep(0.5 if number == 0 else 0.01)
+def wait_for(others: Path, number: int) -> tuple[int, str]:
+    """The first takes until the others have come in."""
+    assert number or wait_until(others.exists)
     return number, os.environ[WORKER]
 
 
-def test_what_is_done_first_comes_first_and_nobody_waits_for_a_long_task():
+def test_what_is_done_first_comes_first_and_nobody_waits_for_a_long_task(tmp_path):
+    done = []
     with Workers(2, tasks_ahead=1) as workers:
-        done = list(workers.as_done(wait_for, range(8)))
+        for item, result in workers.as_done(functools.partial(wait_for, tmp_path / "others"), range(8)):
+            done.append((item, result))
+            if len(done) == 7:
+                (tmp_path / "others").touch()
     assert [item for item, _ in done][-1] == 0  # the long one: the other worker has done all the rest meanwhile
     assert sorted(item for item, _ in done) == list(range(8))
     assert all(item == number for item, (number, _) in done)

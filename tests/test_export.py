@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,16 @@ from torch import nn
 
 import electrakit as ek
 from electrakit.cli import main
+from electrakit.evaluate.read import read_split
 from electrakit.evaluate.results import summarise_all
+from electrakit.evaluate.tasks import TASKS
+from electrakit.loading import weights_fingerprint
 from electrakit.pretrain_config import override
+from electrakit.run_files import read_run
+from electrakit.share.curves import draw_curves
 from electrakit.share.export import while_it_is_there
 from electrakit.share.networks import load_parts, outputs
+from electrakit.share.report_glue import flops_of
 from electrakit.train.checkpoint import write_manifest
 from electrakit.train.run_folder import Run
 
@@ -83,6 +90,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", CLASSES)
 def test_each_kind_of_run_opens_with_transformers_alone(made, tmp_path, preset):
     run, out = made(preset), tmp_path / "hf" / "mine"
@@ -309,25 +317,31 @@ def test_a_plain_module_has_no_form_for_transformers_and_that_is_said(tiny, tmp_
 # --- the card ----------------------------------------------------------------------------------------------------------
 
 
-def write_results(folder: Path) -> None:
-    """results.json as `electra glue` writes it, of three runs of two tasks."""
+def write_results(folder: Path, weights: str | None = None, warnings: tuple[str, ...] = ()) -> None:
+    """results.json as `electra glue` writes it, of three runs of three tasks."""
 
     def result(title: str, metric: str, seed: int, score: float) -> dict[str, Any]:
-        more = {"collapsed": ["one class"] if score < 0.5 else [], "scores": {"dev": {metric: score}}, "warnings": []}
+        scores = {"dev": {metric: score}}
+        if title == "MNLI":
+            scores = {"dev": {metric: score + 0.1}, "dev_mismatched": {metric: score - 0.1}}
+        more: dict[str, Any] = {"collapsed": ["one class"] if score < 0.5 else [], "scores": scores}
+        more["warnings"] = [warning for warning in warnings if warning.startswith(title)]
         more |= {"start_from": None, "head": "official", "identity": {"settings": {}}, "seconds": {"all": 1.0}}
         return {"title": title, "metric": metric, "seed": seed, "score": score, **more}
 
     tasks = {
         "cola": [result("CoLA", "matthews", seed, score) for seed, score in enumerate([0.51, 0.2, 0.53], 1)],
+        "mnli": [result("MNLI", "accuracy", seed, score) for seed, score in enumerate([0.7, 0.71, 0.72], 1)],
         "rte": [result("RTE", "accuracy", seed, score) for seed, score in enumerate([0.6, 0.62, 0.7], 1)],
     }
-    folder.mkdir()
-    (folder / "results.json").write_text(json.dumps({"model": "hf/mine", **summarise_all(tasks)}))
+    folder.mkdir(exist_ok=True)
+    results = {"model": "hf/mine", "weights": weights, **summarise_all(tasks)}
+    (folder / "results.json").write_text(json.dumps(results))
 
 
 def test_the_card_has_the_hubs_metadata(made, copied, tmp_path):
     write_results(copied / "glue")
-    ek.export(copied, tmp_path / "mine", licence="apache-2.0")
+    exported = ek.export(copied, tmp_path / "mine", licence="apache-2.0")
     card = ModelCard.load(tmp_path / "mine" / "README.md", ignore_metadata_errors=False)
     assert card.data.library_name == "transformers" and card.data.license == "apache-2.0"
     assert {"electra", "electrakit"} <= set(card.data.tags) and card.data.pipeline_tag is None
@@ -335,24 +349,62 @@ def test_the_card_has_the_hubs_metadata(made, copied, tmp_path):
     found = {one.dataset_config: one for one in card.data.eval_results}
     assert found["cola"].metric_type == "matthews_correlation" and found["cola"].metric_value == 0.51
     assert found["rte"].metric_value == 0.62 and found["rte"].dataset_type == "nyu-mll/glue"
+    mnli = {one.dataset_split: one.metric_value for one in card.data.eval_results if one.dataset_config == "mnli"}
+    assert mnli == {"validation_matched": 0.81, "validation_mismatched": 0.61}  # not their mean, which is in the table
     assert ModelCard(str(card)).data.to_dict() == card.data.to_dict()  # there and back
     text = card.text
     assert re.search(r"\| CoLA \| matthews \| 51\.0 \| \d+\.\d \| 20\.0 \| 53\.0 \| 3 \| 1 of 3 \|", text)
-    assert "2 tasks only, which is not the average of the papers" in text and "TODO: no licence" not in text
+    assert "3 tasks only, which is not the average of the papers" in text and "TODO: no licence" not in text
+    assert "does not say which weights it scored" in exported.notes[0]  # a model of the hub, or an older version
+    assert "- The results do not say which weights were scored" in text
     generator = ModelCard.load(tmp_path / "mine" / "generator" / "README.md")
     assert generator.data.pipeline_tag == "fill-mask" and generator.data.eval_results is None
+
+
+def test_a_score_on_other_rows_is_none_of_the_released_dataset(made, copied, tmp_path):
+    (tmp_path / "CoLA").mkdir()
+    (tmp_path / "CoLA" / "dev.tsv").write_text("gj04\t1\t\tThe sailors rode the breeze.\n")
+    (tmp_path / "MNLI").mkdir()
+    (tmp_path / "MNLI" / "dev_mismatched.tsv").write_text("sentence1\tsentence2\tgold_label\na\tb\tneutral\n")
+    splits = [(TASKS[name], TASKS[name].split(split)) for name, split in (("cola", "dev"), ("mnli", "dev_mismatched"))]
+    warnings = [warning for task, split in splits for warning in read_split(str(tmp_path), task, split).warnings]
+    write_results(copied / "glue", warnings=(*warnings, "RTE test has 3 rows, the released one 3,000"))
+    ek.export(copied, tmp_path / "mine")
+    card = ModelCard.load(tmp_path / "mine" / "README.md")
+    found = [(one.dataset_config, one.dataset_split) for one in card.data.eval_results]
+    assert found == [("mnli", "validation_matched"), ("rte", "validation")]
+    assert "- CoLA dev has 1 rows, the released one 1,043" in card.text
+    assert "- MNLI dev_mismatched has 1 rows, the released one 9,832" in card.text
+
+
+def test_scores_of_other_weights_do_not_get_into_the_card(copied, tmp_path, capsys):
+    out, glue = tmp_path / "mine", copied / "glue"
+    weights = weights_fingerprint(ek.export(copied, out).path)
+    write_results(glue, weights)
+    own = ek.export(copied, out)  # again, with its scores
+    assert weights_fingerprint(out) == weights and own.notes == []
+    text = (out / "README.md").read_text()
+    assert "| CoLA | matthews | 51.0" in text and "Mind:" not in text
+    with pytest.raises(ek.UserError, match=r"--glue .* has the scores of other weights than these \(of hf/mine\)"):
+        ek.export(copied, tmp_path / "refused", checkpoint=2, glue=glue)
+    assert not (tmp_path / "refused").exists()
+    with pytest.raises(SystemExit, match="0"):
+        main(["export", str(copied), "--checkpoint", "2", "--out", str(tmp_path / "earlier")])
+    assert f"{glue} has the scores of other weights than these (of hf/mine): left out" in capsys.readouterr().out
+    assert "## GLUE\n\nNot measured." in (tmp_path / "earlier" / "README.md").read_text()
 
 
 def test_the_card_says_what_is_known_and_what_is_not(made, copied, shards, tmp_path):
     ek.export(copied, tmp_path / "mine")
     text = (tmp_path / "mine" / "README.md").read_text()
     manifest = json.loads((shards / "manifest.json").read_text())
-    last = made().metrics("valid")[-1]
+    last, flops = made().metrics("valid")[-1], flops_of(read_run(copied))  # as in the report
     for known in (
         f"| documents | {manifest['counts']['documents']:,} |",
         f"| tokens | {manifest['counts']['tokens']:,}, of them",
         "| sources | 1 file, 0.0 MB: `corpus.txt` |",
         "| steps | 4, of 8 rows of 32 tokens |",
+        f"| compute | {flops:.2e} FLOPs, counted as in the ELECTRA paper |".replace("+", ""),
         f"| discriminator | AUC (0.5 is chance) | {last['disc_auc']:.3f} |",
         f"| generator | loss (nats per chosen token) | {last['mlm_loss']:.3f} |",
         f"torch {torch.__version__}",
@@ -376,6 +428,14 @@ def test_the_card_says_what_is_known_and_what_is_not(made, copied, shards, tmp_p
         text = (tmp_path / "without" / "README.md").read_text()
         assert f"{manifest['splits']['train']['rows']:,} rows of 32 tokens (the shards were gone" in text
         assert "123,456" not in text
+
+
+def test_the_picture_has_no_line_from_before_the_first_step(copied):
+    run = read_run(copied)
+    lines = [line for line in run.lines if line["step"] > 0]
+    before = {**next(line for line in lines if line["split"] == "valid"), "step": 0, "mlm_loss": 5.0, "disc_loss": 0.69}
+    with_it, without = (draw_curves(replace(run, lines=each), 4) for each in ([before, *lines], lines))
+    assert with_it == without
 
 
 def test_the_picture_is_of_this_run(made, tmp_path):

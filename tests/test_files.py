@@ -218,6 +218,7 @@ def test_standard_input_and_pipes_are_read_even_byte_by_byte(tmp_path):
 # --- compression -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_compressed_files_are_recognised_by_content_whatever_their_name_and_number_of_streams(
     tmp_path, read_all, suffix
@@ -257,6 +258,7 @@ def test_of_a_truncated_file_the_beginning_is_kept_and_the_place_noted(tmp_path,
         assert len(kept) > share * len(SENTENCES) * 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_flipped_byte_anywhere_in_a_compressed_file_is_noted(tmp_path, read_all, suffix):
     checked = {**COMPRESS, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}

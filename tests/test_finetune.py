@@ -13,7 +13,7 @@ from tiny_glue import write_glue, write_model
 
 from electrakit.errors import UserError
 from electrakit.evaluate.finetune import curve, finetune_job, loss_of, loss_reasons, one_class_reasons, predict_test
-from electrakit.evaluate.job import Job, Source, load_rows, model_fingerprint
+from electrakit.evaluate.job import Job, Source, load_rows
 from electrakit.evaluate.tasks import TASKS
 from electrakit.evaluate_config import FinetuneSettings
 
@@ -37,6 +37,7 @@ def job_of(folder, task, out, seed=1, model="encoder", data="glue", **changes):
     return Job(str(folder / model), source, seed, replace(FAST, **changes), out / task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["cola", "rte", "mnli", "stsb"])
 def test_a_tiny_model_learns_the_rows_of_a_task_of_each_kind(folder, tmp_path, task):
     result = finetune_job(job_of(folder, task, tmp_path, data="same"))
@@ -134,6 +135,24 @@ def test_the_reasons_of_a_collapse():
     assert collapse_reasons(TASKS["rte"], all_one, one_class, falling) == []
 
 
+def test_nearly_one_class_and_nothing_gained_by_it_is_a_collapse():
+    labels = np.array([1] * 31 + [0] * 29)
+
+    def reasons(wrong, right, labels=labels):
+        """All are 1 but so many."""
+        predicted = np.ones(len(labels), int)
+        predicted[np.flatnonzero(labels == 1)[:wrong]] = 0
+        predicted[np.flatnonzero(labels == 0)[:right]] = 0
+        return one_class_reasons(TASKS["sst2"], {"dev": predicted}, {"dev": labels})
+
+    assert reasons(1, 1) == ["58 of 60 dev predictions are '1', no better than one answer for all"]
+    assert reasons(3, 0) and not reasons(4, 0)  # which are fewer than nineteen of twenty
+    assert not reasons(0, 2) and not reasons(1, 2)  # better than always the same
+    rare = np.array([1] * 97 + [0] * 3)
+    assert not reasons(2, 2, rare)  # nearly all are 1, and some of the others are found
+    assert reasons(0, 0, rare) == ["all dev predictions are '1'"]
+
+
 def test_a_curve_has_200_points_at_the_most():
     assert curve([3.0, 1.0]) == [[1, 3.0], [2, 1.0]]
     points = curve(list(np.linspace(2, 1, 1001)))
@@ -153,8 +172,8 @@ def test_a_finished_run_is_known_by_what_decides_it(folder, tmp_path):
         replace(job, model=str(folder / "bert")).finished()
     shutil.copytree(job.model, tmp_path / "twin")
     twin = replace(job, model=str(tmp_path / "twin"))
+    (tmp_path / "twin" / "electrakit.json").write_text("{}")  # what an export notes about itself decides nothing
     assert twin.finished() is not None
-    model_fingerprint.cache_clear()
     with (tmp_path / "twin" / "tokenizer.json").open("a") as file:
         file.write(" ")
     with pytest.raises(UserError, match="is of a run with another model"):  # the same weights, other words
@@ -171,6 +190,19 @@ def test_a_finished_run_is_known_by_what_decides_it(folder, tmp_path):
     job.result_path.write_text("{")
     with pytest.raises(UserError, match="is not the result of a run; remove it"):
         job.finished()
+
+
+def test_files_that_change_while_python_runs_are_read_again(folder, tmp_path):
+    job = replace(job_of(folder, "wnli", tmp_path, epochs=1), source=Source(TASKS["wnli"], str(tmp_path / "glue")))
+    write_glue(tmp_path / "glue")
+    before = finetune_job(job)
+    path = tmp_path / "glue" / "WNLI" / "train.tsv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:9]))
+    with pytest.raises(UserError, match="is of a run with other data"):
+        job.finished()
+    job.result_path.unlink()
+    assert finetune_job(job)["num_steps"] < before["num_steps"]
 
 
 def test_a_device_that_is_not_there_is_one_line(folder, tmp_path):

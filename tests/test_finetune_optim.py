@@ -20,6 +20,13 @@ def shares(classifier, settings):
     return {names[id(parameter)]: group["share"] for group in groups for parameter in group["params"]}
 
 
+@pytest.mark.parametrize("name", ["weight_decay", "top_layer_power"])
+def test_what_would_make_weights_or_rates_grow_is_refused(name):
+    with pytest.raises(UserError, match=f"{name} must be 0 or more, got -1"):
+        FinetuneSettings(**{name: -1})
+    assert FinetuneSettings(**{name: 0})
+
+
 def test_layers_learn_slower_the_further_down_they_are(tmp_path):
     """Official: head 1, top layer .64, embeddings .8^(n+2); the paper: one power less below the head."""
     classifier, _ = load_classifier(

@@ -143,8 +143,9 @@ def test_a_killed_run_goes_on(folder, tmp_path):
     command += ["--tasks", "wnli", "cola", "--out", tmp_path / "out", "--workers", "1", "--epochs", "30"]
     command += ["--batch-size", "8", "--length", "32"]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while len(times(tmp_path)) < 2 and time.monotonic() < deadline:
+    deadline = time.monotonic() + 600
+    while len(times(tmp_path)) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -189,6 +190,7 @@ def test_settings_that_make_no_sense_are_one_line(folder, tmp_path):
         ("ensemble", 6, "--ensemble must be from 1 to the number of --seeds, 5; got 6"),
         ("preset", "papper", "unknown preset 'papper'; there are paper, official, lmtuners"),
         ("lr", -1.0, "lr must be more than 0"),
+        ("weight_decay", -1.0, "weight_decay must be 0 or more"),
         ("workers", 0, "--workers must be 1 or more"),
         ("nonsense", 1, "there is no setting 'nonsense'"),
         ("tasks", ["rte", "rite"], "unknown task 'rite'"),

@@ -1,5 +1,6 @@
 """The Hub: everything is sent in one commit, or nothing, and what goes wrong is said; tried with a Hub of our own."""
 
+import base64
 import json
 import socket
 import threading
@@ -13,6 +14,7 @@ from huggingface_hub import constants
 
 import electrakit as ek
 from electrakit.cli import main
+from electrakit.share.hub import push
 from electrakit.train.run_folder import Run
 
 SMALL = {"num_layers": 1, "hidden_size": 16, "ffn_size": 16, "num_heads": 1, "embedding_size": 16}
@@ -34,6 +36,7 @@ class Hub(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     commits: list[list[dict[str, Any]]]
+    files: dict[str, bytes]
     created: list[dict[str, Any]]
     status: int = 200
 
@@ -48,11 +51,32 @@ class Hub(BaseHTTPRequestHandler):
             answer = {"files": [{"path": name, **modes} for name in names]}
         elif "/commit/" in self.path:
             self.commits.append([json.loads(line) for line in body.splitlines()])
+            for line in self.commits[-1]:
+                if line["key"] == "file":
+                    self.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                elif line["key"] == "deletedFile":
+                    del self.files[line["value"]["path"]]
             answer = {"commitUrl": f"http://{self.headers['Host']}/me/mine/commit/{'0' * 40}", "commitOid": "0" * 40}
         self.answer(self.status, answer)
 
     def do_GET(self) -> None:
-        self.answer(404, {})
+        if "/tree/" in self.path:
+            found = [{"type": "file", "path": name, "size": len(self.files[name]), "oid": "0"} for name in self.files]
+            self.answer(200, found)
+        else:
+            self.do_HEAD()
+
+    def do_HEAD(self) -> None:
+        content = self.files.get(self.path.partition("/resolve/main/")[2])
+        self.send_response(404 if content is None else 200)
+        for name, value in {"ETag": '"0"', "X-Repo-Commit": "0" * 40, "Connection": "close"}.items():
+            self.send_header(name, value)
+        if content is None:
+            self.send_header("X-Error-Code", "EntryNotFound")
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content or b"")
 
     def body(self) -> bytes:
         if "Content-Length" in self.headers:
@@ -64,7 +88,7 @@ class Hub(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def answer(self, status: int, content: dict[str, Any]) -> None:
+    def answer(self, status: int, content: Any) -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -80,10 +104,13 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     """A Hub of our own at this machine."""
-    kind = type("OwnHub", (Hub,), {"commits": [], "created": []})
+    kind = type("OwnHub", (Hub,), {"commits": [], "created": [], "files": {}})
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
     yield kind
     server.shutdown()
@@ -98,6 +125,19 @@ def test_push_sends_every_file_in_one_commit(run, hub, tmp_path, capsys):
     assert sent == files_of(tmp_path / "hf")
     assert "me/mine" in capsys.readouterr().out.splitlines()[-1]
     assert 'name = "me/mine"' in (tmp_path / "hf" / "README.md").read_text()
+
+
+def test_a_later_push_removes_what_only_the_earlier_one_had_and_nothing_else(hub, tmp_path):
+    for folder, names in {"first": ("model", "onnx/model", "onnx/x [1].txt"), "second": ("model",)}.items():
+        (tmp_path / folder / "onnx").mkdir(parents=True)
+        for name in names:
+            (tmp_path / folder / name).write_text(folder)
+        (tmp_path / folder / "electrakit.json").write_text(json.dumps({"files": dict.fromkeys(names, "hash")}))
+    push(tmp_path / "first", "me/mine", "electrakit.json", is_private=True)
+    hub.files |= {"notes.md": b"by hand", "onnx/mine": b"too"}
+    push(tmp_path / "second", "me/mine", "electrakit.json", is_private=True)
+    assert set(hub.files) == {"model", "electrakit.json", "notes.md", "onnx/mine"} and len(hub.commits) == 2
+    assert hub.files["model"] == b"second"
 
 
 def test_a_dry_run_lists_everything_and_sends_nothing(run, hub, tmp_path, capsys):

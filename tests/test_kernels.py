@@ -352,6 +352,7 @@ def in_new_process(code, **environment):
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_without_a_compiler_nothing_is_lost_but_speed(tmp_path):
     code = """
 import torch, electrakit as ek
@@ -364,6 +365,7 @@ print(use_kernels(network), network(torch.ones(2, 8, dtype=torch.int64)).shape)
         assert printed == "False torch.Size([2, 8])"
 
 
+@pytest.mark.slow
 def test_they_are_built_once_and_by_several_processes_at_once(tmp_path):
     code = "from electrakit.model import kernels; print(kernels.load() is not None)"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
@@ -376,6 +378,7 @@ def test_they_are_built_once_and_by_several_processes_at_once(tmp_path):
     assert library.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_a_damaged_library_is_built_again_and_one_that_is_there_needs_no_compiler(tmp_path):
     code = "from electrakit.model import kernels; print(kernels.load() is not None)"
     assert in_new_process(code, XDG_CACHE_HOME=str(tmp_path)) == "True"

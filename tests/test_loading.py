@@ -118,3 +118,16 @@ def test_a_folder_that_is_no_model_is_named(folder, tmp_path):
         require_safe(str(folder))
     with pytest.raises(ek.UserError, match="is not a folder"):
         require_safe(str(tmp_path / "not" / "there"))
+
+
+def test_a_run_or_the_folder_of_a_fine_tuning_is_not_a_model_and_the_way_to_one_is_said(folder, tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints" / "step_0000010").mkdir(parents=True)
+    (run / "config.json").write_text('{"settings": {}, "data": {}}')
+    for name in ("model.safetensors", "state.json"):
+        (run / "checkpoints" / "step_0000010" / name).write_text("{}")
+    for place in (run, run / "checkpoints" / "step_0000010"):
+        with pytest.raises(ek.UserError, match=f"'{place}' is a run, not a model; electra export {place} --out"):
+            require_safe(str(place))
+    with pytest.raises(ek.UserError, match=f"is not a model itself; name the one in it: {folder}$"):
+        require_safe(str(tmp_path))  # with model/ in it

@@ -140,6 +140,7 @@ def note(what, **about):
 """
 
 
+@pytest.mark.slow
 def test_wandb_gets_every_figure_once_and_a_resumed_run_is_the_same_run(tiny, tmp_path):
     (tmp_path / "wandb.py").write_text(FAKE_WANDB)
     (tmp_path / "settings.json").write_text(json.dumps(to_json(tiny(wandb="my-project"))))

@@ -45,6 +45,7 @@ def assert_same(one: Run, two: Run) -> None:
     assert figures(one) == figures(two)
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_leaves_its_files(tiny):
     run = pretrain(tiny(steps=60, batch_size=16, micro_batch=None, optim={"lr": 5e-3, "warmup_steps": 5}))
     assert run.is_complete and run.step == 60
@@ -69,6 +70,7 @@ def test_a_run_learns_and_leaves_its_files(tiny):
     assert environment["versions"]["torch"] == torch.__version__ and environment["device"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step", [1, 4, 5, 7, 11]
 )  # the first; where log, checkpoint, nothing and the next epoch are due
@@ -88,6 +90,7 @@ def test_an_epoch_boundary_is_crossed_like_any_other_step(tiny):
     assert_same(pretrain(tiny("pieces", **settings)), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "lamb", "muon"])
 def test_every_optimizer_resumes_exactly(tiny, name):
     settings = {"optim": {"name": name, "warmup_steps": 2}, "steps": 6}
@@ -96,6 +99,7 @@ def test_every_optimizer_resumes_exactly(tiny, name):
     assert_same(pretrain(tiny("halves", **settings)), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_in_the_middle_of_accumulation_loses_nothing(tiny, number):
     whole = pretrain(tiny("whole", steps=6))
@@ -165,21 +169,22 @@ def test_vocabulary_and_length_are_those_of_the_shards(tiny):
 
 def test_one_run_has_one_writer(tiny):
     config = tiny()
+    told, tell = os.pipe()
     pid = os.fork()
     if not pid:
         from electrakit.locks import only_writer
 
         with only_writer(config.run):
-            time.sleep(60)
+            os.write(tell, b"locked")
+            time.sleep(600)
         os._exit(0)
+    os.close(tell)
     try:
-        deadline = time.monotonic() + 20
-        while not (config.run / ".lock").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.2)
+        assert os.read(told, 6) == b"locked"
         with pytest.raises(UserError, match="another process is writing"):
             pretrain(config)
     finally:
+        os.close(told)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert pretrain(config).is_complete  # the lock of a dead process is nobody's
@@ -228,6 +233,7 @@ def test_a_gradient_is_clipped_to_the_longest_that_is_allowed(tiny, max_norm):
     assert given == pytest.approx(min(found, max_norm or found), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_fast_way_is_the_plain_way(tiny):
     """Without dropout, which is drawn in another way, 20 steps have the same losses."""
     no_dropout = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -236,6 +242,7 @@ def test_the_fast_way_is_the_plain_way(tiny):
     assert losses_of(fast) == pytest.approx(losses_of(plain), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_last_steps_are_logged_also_when_no_line_is_due(tiny):
     whole = pretrain(tiny("whole", log_every=5))
     assert [line["step"] for line in whole.metrics()] == [5, 10, 12]
@@ -261,6 +268,7 @@ def test_a_run_that_is_told_to_end_where_it_was_stopped_is_validated_once(tiny):
     assert losses[5] < losses[3] and run.best_checkpoint == run.checkpoint
 
 
+@pytest.mark.slow
 def test_a_run_that_is_asked_to_stop_before_its_first_step_loses_nothing(tiny):
     stopped = pretrain(tiny("halves"), stop_after=0)
     assert (stopped.step, stopped.is_complete) == (0, False) and stopped.checkpoint.exists()
@@ -368,6 +376,7 @@ def test_a_compiled_run_has_the_same_losses(tiny):
     assert losses_of(compiled) == pytest.approx(losses_of(plain), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_on_checkpoint_is_told_and_may_fail(tiny, tmp_path, capfd):
     seen = []
 

@@ -76,6 +76,7 @@ def test_torchrun_leaves_its_one_thread_behind(monkeypatch):
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_freed_memory_stays_with_the_process():
     code = """
 import resource, torch
@@ -91,6 +92,21 @@ work(); before = faults(); work(); print(faults() - before)
         for call in ("", "keep_memory()")
     ]
     assert found[1] < found[0] / 10
+
+
+def test_the_gaps_in_what_is_kept_are_given_back():
+    code = """
+import torch
+from electrakit.train.machine import give_back_memory, keep_memory
+keep_memory()
+pieces = [torch.ones(2**20) for _ in range(100)]
+del pieces[:-1]  # the last one stands above the gap
+def kept():
+    return int(open("/proc/self/statm").read().split()[1]) * 4
+before = kept(); give_back_memory(); print(before - kept())
+"""
+    given = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert given > 300_000  # of 400,000 kB
 
 
 def test_a_run_that_was_started_keeps_its_precision(tiny, monkeypatch):
@@ -121,14 +137,23 @@ def test_a_compiler_that_fails_is_gone_on_without(tiny, tmp_path):
 
 @pytest.mark.slow
 def test_a_compiler_that_fails_in_the_backward_pass_is_gone_on_without(tiny, monkeypatch):
+    from torch._functorch.aot_autograd import make_boxed_func
     from torch._inductor import compile_fx
 
+    called = []
+
+    def forward(graph, *arguments, **settings):  # as it was traced: g++ would take a minute
+        called.append("forward")
+        return make_boxed_func(graph.forward)
+
     def fail(*arguments, **settings):
+        called.append("backward")
         raise RuntimeError("the backward pass cannot be compiled")
 
+    monkeypatch.setattr(compile_fx, "compile_fx_forward", forward)
     monkeypatch.setattr(compile_fx, "compile_fx_backward", fail)
     run = ek.pretrain(tiny("compiled", steps=2, log_every=1, compile=True))
-    assert run.is_complete
+    assert set(called) == {"forward", "backward"} and run.is_complete
 
 
 def test_plain_builds_nothing(tmp_path):

@@ -82,6 +82,7 @@ def test_without_the_packages_the_extra_is_named(tmp_path, monkeypatch):
         ek.export(tmp_path, tmp_path / "hf", onnx=True)
 
 
+@pytest.mark.slow
 def test_a_file_that_says_something_else_is_refused(tmp_path, monkeypatch):
     """As if the exporter had got a layer wrong."""
     model = tiny_discriminator("bert", num_hidden_layers=1)

@@ -1,6 +1,7 @@
 """Files of one's own: columns by name, kinds recognised, mistakes named with their line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -95,12 +96,51 @@ def test_mistakes_are_named_with_their_line(tmp_path):
     lines.write_text("[1]\n")
     with pytest.raises(UserError, match=r"a\.jsonl line 1 is not a JSON object"):
         read_table(lines)
+    array = tmp_path / "a.json"
+    array.write_text('[\n {"text": "a", "label": "b"}\n]\n')
+    with pytest.raises(UserError, match=r"line 1 is not JSON: .*; JSON lines are wanted: one object in each line"):
+        read_table(array)
+    comma = tmp_path / "a.csv"
+    comma.write_text("text;label\na, b;c\n")
+    with pytest.raises(
+        UserError, match="first line is one column, 'text;label'; commas between the columns are wanted"
+    ):
+        read_table(comma)
+    path.write_text("text,label\na,b\n")
+    with pytest.raises(UserError, match="first line is one column, 'text,label'; tabs between the columns are wanted"):
+        read_table(path)
     empty = read_table(write(tmp_path / "empty.tsv", ("text", "score"), [("a", "0.5"), ("b", " "), ("c", "1.5")]))
     with pytest.raises(UserError, match=r"empty\.tsv line 3 has no label; remove the row, or say its 'score'"):
         recognise(empty, None, None, None, "mine")
     same = read_table(write(tmp_path / "same.tsv", ("text", "label"), [("a", "x"), ("b", "x")]))
     with pytest.raises(UserError, match="all rows have the label 'x'"):
         recognise(same, None, None, None, "mine")
+
+
+@pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl"])
+def test_what_is_not_utf8_is_read_and_counted_in_all_kinds_of_files(tmp_path, ending):
+    path = write(tmp_path / f"a.{ending}", ("text", "label"), [("caf#", "x"), ("tea", "y")])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"#", b"\xe9"))  # a byte order mark, and Latin-1
+    table = read_table(path)
+    assert table.columns == ("text", "label")
+    assert [row["text"] for _, row in table.rows] == ["caf\N{REPLACEMENT CHARACTER}", "tea"]
+    assert table.warnings == (f"a.{ending}: 1 rows are not quite UTF-8",)
+
+
+def test_a_text_of_a_csv_file_may_be_long_and_have_lines(tmp_path):
+    text = "word " * 40_000 + "\r\nand, a last line"
+    path = tmp_path / "a.csv"
+    path.write_bytes(f'text,label\r\n"{text}",x\r\nshort,y\r\n'.encode())
+    assert [row for _, row in read_table(path).rows] == [{"text": text, "label": "x"}, {"text": "short", "label": "y"}]
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that nobody can read")
+@pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl"])
+def test_a_file_that_cannot_be_read_is_the_users_to_mend(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(UserError, match=rf"cannot read .*a\.{ending}: "):
+        read_table(path)
 
 
 def test_dev_labels_that_training_does_not_know_are_an_error_and_tests_need_none(tmp_path):

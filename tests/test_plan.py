@@ -91,6 +91,7 @@ def change(path: Path, place: int) -> None:
     assert path.stat().st_size == before.st_size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [10, 1_000_000, -2_000])
 def test_one_changed_word_is_noticed_wherever_it_is_when_finished_and_when_going_on(folder, place):
     source = folder / "corpus" / "a.txt"
@@ -218,6 +219,7 @@ def num_bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
+@pytest.mark.slow
 def test_a_limit_counts_what_was_prepared_before_the_kill(folder):
     assert electra(folder, arguments("--limit", "20000", out="whole")).returncode == 0
     stop_midway(folder, "--limit", "20000")

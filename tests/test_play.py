@@ -2,13 +2,14 @@
 
 import asyncio
 import concurrent.futures
+import itertools
 import json
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ from electrakit.share.play.app import MAX_BODY, MAX_WAITING, is_ours, make_app
 from electrakit.share.play.server import listening, open_pairs, play, playing
 
 TEXT = "The café owner plays golf, unhappily!"
+PATIENCE = 60  # seconds, also on a machine that is busy with other things
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +47,12 @@ def address(pairs):
 
 @pytest.fixture(scope="module")
 def client(address):
-    with httpx.Client(base_url=address, timeout=20, trust_env=False) as client:
+    with httpx.Client(base_url=address, timeout=PATIENCE, trust_env=False) as client:
         yield client
+
+
+def asked(address: str, question: str) -> httpx.Response:
+    return httpx.post(f"{address}api/{question}", json={"text": TEXT}, timeout=PATIENCE, trust_env=False)
 
 
 def is_alive(client) -> bool:
@@ -113,9 +119,9 @@ def test_what_is_there_is_told(client):
 
 def test_a_generator_alone_gives_tokens_without_scores(tmp_path):
     with playing(open_pairs(write_generator(tmp_path))) as address:
-        answer = httpx.post(address + "api/tokens", json={"text": TEXT}).json()["models"][0]
+        answer = asked(address, "tokens").json()["models"][0]
         assert {token["p"] for token in answer["tokens"]} == {None}
-        played = httpx.post(address + "api/round", json={"text": TEXT}).json()
+        played = asked(address, "round").json()
         assert {token["p"][0] for token in played["tokens"]} == {None}
 
 
@@ -233,13 +239,13 @@ def test_wrong_methods_content_types_and_paths_are_refused(client):
 
 def raw(client, path: str) -> bytes:
     """Without a client that tidies the path up."""
-    with socket.create_connection(("127.0.0.1", client.base_url.port), 5) as line:
+    with socket.create_connection(("127.0.0.1", client.base_url.port), PATIENCE) as line:
         line.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         return b"".join(iter(lambda: line.recv(65536), b""))
 
 
 def test_a_huge_body_is_cut_off_before_it_was_read(client):
-    with socket.create_connection(("127.0.0.1", client.base_url.port), 5) as line:
+    with socket.create_connection(("127.0.0.1", client.base_url.port), PATIENCE) as line:
         line.sendall(
             b"POST /api/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
@@ -267,18 +273,65 @@ def test_garbage_and_half_a_request_harm_nothing(client):
         b"GET\r\n\r\n",
         b"POST /api/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
     ):
-        with socket.create_connection(("127.0.0.1", client.base_url.port), 5) as line:
+        with socket.create_connection(("127.0.0.1", client.base_url.port), PATIENCE) as line:
             line.sendall(garbage)
     assert is_alive(client)
 
 
 def test_a_slow_body_is_given_up(pairs, monkeypatch):
     monkeypatch.setattr("electrakit.share.play.app.MAX_SECONDS", 0.3)
-    with playing(pairs) as address, socket.create_connection(("127.0.0.1", httpx.URL(address).port), 5) as line:
+    with playing(pairs) as address, socket.create_connection(("127.0.0.1", httpx.URL(address).port), PATIENCE) as line:
         line.sendall(
             b"POST /api/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
         )
         assert b" 408 " in line.recv(4096)
+
+
+def test_half_a_header_is_given_up_and_a_slow_answer_is_not(pairs, monkeypatch):
+    monkeypatch.setattr("electrakit.share.play.server.MAX_SECONDS", 0.3)
+    replaced = pairs[0].replaced
+    monkeypatch.setattr(pairs[0], "replaced", lambda ids: threading.Event().wait(0.6) or replaced(ids))
+    whole = b"GET /api/about HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with playing(pairs) as address:
+        for before in (b"", whole):  # of the first request of a connection, and of a later one
+            with socket.create_connection(("127.0.0.1", httpx.URL(address).port), PATIENCE) as line:
+                line.sendall(before)
+                while before and not before.endswith(b"}"):
+                    before = line.recv(65536)
+                    assert before
+                line.sendall(whole[:-2])
+                assert line.recv(4096) == b""
+        assert asked(address, "tokens").status_code == 200
+
+
+def test_questions_that_nobody_waits_for_any_more_are_not_computed(client, pairs, monkeypatch):
+    may_answer, computed, replaced = threading.Event(), [], pairs[0].replaced
+
+    def held_up(ids):
+        computed.append(ids)
+        may_answer.wait(2 * PATIENCE)
+        return replaced(ids)
+
+    monkeypatch.setattr(pairs[0], "replaced", held_up)
+    body = json.dumps({"text": TEXT}).encode()
+    header = (
+        f"POST /api/tokens HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    )
+    lines = [socket.create_connection(("127.0.0.1", client.base_url.port), PATIENCE) for _ in range(6)]
+    try:
+        for line in lines:
+            line.sendall(header.encode() + b"\r\n\r\n" + body)
+        while not computed:  # the first is at work, the others wait
+            assert client.get("/").status_code == 200
+        for line in lines:
+            line.shutdown(socket.SHUT_WR)
+            assert line.recv(1) == b""
+        assert all(client.get("/").status_code == 200 for _ in range(3))  # they are seen to have gone
+    finally:
+        may_answer.set()
+        for line in lines:
+            line.close()
+    assert is_alive(client) and len(computed) == 2
 
 
 ANY_JSON = st.recursive(
@@ -307,27 +360,30 @@ def test_any_bytes_get_a_refusal(client, body):
     refusal(client.post("/api/tokens", content=body, headers={"content-type": "application/json"}))
 
 
-def test_a_hundred_questions_at_once_are_answered_or_sent_away(client, address):
-    text = "the owner plays golf and " * 12
+def test_a_hundred_questions_at_once_are_answered_or_sent_away(client, address, pairs, monkeypatch):
+    """The models are held up meanwhile."""
+    may_answer, replaced = threading.Event(), pairs[0].replaced
+    monkeypatch.setattr(pairs[0], "replaced", lambda ids: may_answer.wait(2 * PATIENCE) and replaced(ids))
     limits = httpx.Limits(max_connections=100)
     with (
-        httpx.Client(base_url=address, timeout=30, limits=limits, trust_env=False) as many,
+        httpx.Client(base_url=address, timeout=2 * PATIENCE, limits=limits, trust_env=False) as many,
         concurrent.futures.ThreadPoolExecutor(100) as threads,
     ):
-        waiting = [threads.submit(many.post, "/api/tokens", json={"text": text}) for _ in range(100)]
-        start = time.perf_counter()
-        assert client.get("/").status_code == 200  # the page itself waits for nobody
-        took = time.perf_counter() - start
-        statuses = [one.result().status_code for one in waiting]
-    assert set(statuses) <= {200, 429} and statuses.count(200) >= MAX_WAITING
-    assert took < 5
+        waiting = [threads.submit(many.post, "/api/tokens", json={"text": TEXT}) for _ in range(100)]
+        try:
+            sent_away = list(itertools.islice(concurrent.futures.as_completed(waiting), 100 - MAX_WAITING))
+            assert client.get("/").status_code == 200  # the page itself waits for nobody
+        finally:
+            may_answer.set()
+        assert {one.result().status_code for one in sent_away} == {429}
+        assert {one.result().status_code for one in waiting if one not in sent_away} == {200}
     assert is_alive(client)
 
 
 def test_whoever_is_sent_away_is_told_when_to_come_again(pairs, monkeypatch):
     monkeypatch.setattr("electrakit.share.play.app.MAX_WAITING", 0)
     with playing(pairs) as address:
-        answer = httpx.post(address + "api/tokens", json={"text": TEXT})
+        answer = asked(address, "tokens")
         assert answer.status_code == 429 and answer.headers["retry-after"] == "1" and refusal(answer)
 
 
@@ -370,13 +426,13 @@ def test_the_command_prints_its_address_and_leaves_quietly(folder):
         said = [process.stdout.readline() for _ in range(3)]
         assert "discriminator: electra" in said[0] and "whoever can reach it" in said[1]
         address = re.search(r"http://127\.0\.0\.1:\d+/", said[2])[0]
-        assert httpx.get(address, trust_env=False).status_code == 200
+        assert httpx.get(address, timeout=PATIENCE, trust_env=False).status_code == 200
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=20)
+        rest, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 0 and rest == "" and errors == ""
+    assert process.returncode == 0 and rest == "" and "Traceback" not in errors
 
 
 def test_the_command_refuses_what_is_no_model(tmp_path, capsys):

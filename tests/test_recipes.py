@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_finetuning_document import commands as document_commands
 
 from electrakit.arguments import config_from_arguments
 from electrakit.cli import _parse
@@ -66,6 +67,7 @@ VERBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "variables"), CASES)
 def test_a_dry_run_prints_commands_that_electra_understands_and_runs_none(tmp_path, environment, name, variables):
     folder = tmp_path / "empty"
@@ -119,6 +121,13 @@ def test_help_is_the_head_of_the_file_and_other_arguments_are_refused(tmp_path, 
     assert done.returncode != 0 and "there is no ablation no-such" in done.stderr
     done = start(RECIPES / "seed_lmtuners.sh", "--dry-run", cwd=tmp_path, env=environment | {"MODELS": "bert-smal"})
     assert done.returncode == 2 and "there is no model bert-smal" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["small_owt", "slurm"])
+def test_without_electra_the_way_to_it_is_said(tmp_path, name):
+    done = start(RECIPES / f"{name}.sh", "--dry-run", cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "source .venv/bin/activate" in done.stderr
 
 
 # Stands for the commands that a recipe calls: writes down what it is asked, and answers as it is told.
@@ -206,3 +215,15 @@ def test_the_tasks_and_variants_of_alectra_are_known():
     assert [find_task(name).name for name in tasks] == tasks and len(tasks) == 8
     variants = re.search(r"VARIANTS=\$\{VARIANTS:-([\w ]+)\}", text)[1].split()
     assert set(variants) == set(re.findall(r"\[(\w+)\]=", text)) == {"albert", "bert", "encoder"}
+
+
+def test_alectra_is_searched_as_the_document_says(tmp_path, environment):
+    for name in ("electra", "torchrun"):
+        (tmp_path / "bin" / name).write_text(FAKE)
+        (tmp_path / "bin" / name).chmod(0o755)
+    done = start(RECIPES / "alectra.sh", cwd=tmp_path, env=environment | {"VARIANTS": "albert", "STATUS": COMPLETE})
+    assert done.returncode == 0, done.stderr
+    called = (tmp_path / "called").read_text().replace(" --trials 20", "").replace(" --seeds 5", "")  # as by default
+    called = called.replace("alectra/hf/albert", "hf/alectra").replace("alectra/albert", "runs/alectra")
+    searched = [line for line in called.splitlines() if line.split()[1] in ("search", "finetune", "glue")]
+    assert searched == [line for line in document_commands() if "alectra" in line]

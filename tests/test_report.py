@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -10,11 +11,13 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 from browser import chromium as chromium
@@ -23,11 +26,12 @@ from hypothesis import strategies as st
 
 import electrakit as ek
 from electrakit.cli import main
+from electrakit.doctor.run import examined
 from electrakit.pretrain_config import to_json
 from electrakit.run_files import RunFiles, number, read_run
 from electrakit.share import charts, report_glue, report_tables
 from electrakit.share.charts import CHARTS, PALETTE
-from electrakit.share.pictures import draw
+from electrakit.share.pictures import STYLE, draw, glue_figure
 from electrakit.share.report import names_of, pictures_place
 from electrakit.share.report_page import page, read
 
@@ -62,13 +66,20 @@ def write_run(path: Path, lines: list[dict[str, Any]] | None = None, is_complete
     lines = a_log() if lines is None else lines
     settings = to_json(ek.presets.tiny(data="shards", run=path, steps=1000, **changes))
     data = {"length": 64, "vocab_size": 1000, "rows": {"train": 500, "valid": 20}, "files": {"train-00000.bin": "ab"}}
-    (path / "config.json").write_text(json.dumps({"settings": settings, "data": data, "processes": 1}))
+    put(path / "config.json", json.dumps({"settings": settings, "data": data, "processes": 1}))
     environment = {"command": ["electra", "pretrain", "tiny; rm"], "device": "a CPU", "versions": {"torch": "2.13.0"}}
-    (path / "environment.json").write_text(json.dumps(environment))
+    put(path / "environment.json", json.dumps(environment))
+    put(path / "metrics.jsonl", "".join(json.dumps(one) + "\n" for one in lines))
     step = lines[-1]["step"] if lines else 0
-    (path / "status.json").write_text(json.dumps({"step": step, "is_complete": is_complete}))
-    (path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    put(path / "status.json", json.dumps({"step": step, "is_complete": is_complete}))  # the last, as a run does it
     return path
+
+
+def put(path: Path, text: str) -> None:
+    """Whole at once, for whoever reads it meanwhile."""
+    half = path.with_suffix(".half")
+    half.write_text(text)
+    half.replace(path)
 
 
 def write_glue(run: Path, tasks: tuple[str, ...] = tuple(report_glue.TITLES)) -> None:
@@ -328,7 +339,7 @@ def test_the_state_says_complete_running_or_silent(tmp_path):
     old = time.time() - 7200
     os.utime(run / "metrics.jsonl", (old, old))
     word, words = report_tables.state_of(read_run(run))
-    assert word == "silent" and "2 h 0 min" in words
+    assert word == "silent" and time.strftime("since %Y-%m-%d %H:%M;", time.localtime(old)) in words
     assert report_tables.state_of(read_run(write_run(run)))[0] == "complete"
 
 
@@ -337,6 +348,23 @@ def test_the_time_left_follows_the_pace_or_the_budget(tmp_path):
     assert report_tables.seconds_left(read_run(run)) == pytest.approx((1000 - 200) / 2)
     run = write_run(tmp_path / "run", a_log(10), is_complete=False, budget="5m")
     assert report_tables.seconds_left(read_run(run)) == pytest.approx(300 - 100)
+
+
+@pytest.mark.parametrize(
+    ("preset", "figure"), [("electra_small", "replaced_rate"), ("electra_15", "sampled_acc"), ("mlm_small", None)]
+)
+def test_table_curves_and_doctor_compare_the_discriminator_with_the_same_guess(tmp_path, preset, figure):
+    lines = [line(step, split, sampled_acc=0.3) for step in range(20, 1001, 20) for split in ("train", "valid")]
+    path = write_run(tmp_path / "run", lines)
+    objective = to_json(getattr(ek.presets, preset)(data="shards", run=path))["objective"]
+    stored = json.loads((path / "config.json").read_text())
+    stored["settings"] |= {"objective": objective, "optim": stored["settings"]["optim"] | {"warmup_steps": 0}}
+    put(path / "config.json", json.dumps(stored))
+    run = read_run(path)
+    assert charts.curves(run, 100)["base_rate"] == figure
+    doctors = examined(run).measures.get("entropy of the base rate (nats)", math.nan)
+    expected = {"replaced_rate": 0.3669, "sampled_acc": 0.6109, None: math.nan}[figure]  # of coins of .12 and .3
+    assert [doctors, report_tables.base_rate_entropy(run)] == pytest.approx([expected] * 2, abs=1e-4, nan_ok=True)
 
 
 def test_a_resumed_run_shows_each_step_once(tmp_path):
@@ -375,6 +403,15 @@ def test_glue_stands_beside_published_rows_each_marked_as_that(run, tmp_path):
     assert made.data["points"][0]["score"] == pytest.approx(81.23)
 
 
+def test_what_electra_glue_warns_of_is_said_in_the_report_too(run, tmp_path):
+    write_glue(run, ("rte",))
+    path = run / "glue" / "results.json"
+    results = json.loads(path.read_text())
+    results["tasks"]["rte"]["warnings"] = ["RTE dev has 60 rows, the released one 277"]
+    path.write_text(json.dumps(results))
+    assert "RTE dev has 60 rows, the released one 277" in make(run, out=tmp_path / "report.html").text
+
+
 def test_an_average_over_some_tasks_is_no_point_among_those_over_all(run, tmp_path):
     write_glue(run, ("rte", "mrpc"))
     made = make(run, out=tmp_path / "report.html")
@@ -397,6 +434,7 @@ def test_compute_is_counted_in_the_same_way_for_runs_and_for_published_points(tm
 # Pictures
 
 
+@pytest.mark.slow
 def test_pictures_are_written_as_for_paper(run, tmp_path):
     out = ek.report(run, out=tmp_path / "new" / "folder" / "report.html")
     pictures = {path.name: path.read_bytes() for path in pictures_place(out).iterdir()}
@@ -411,6 +449,24 @@ def test_pictures_are_written_as_for_paper(run, tmp_path):
     draw({"$_^{": read_run(run), "_hidden": read_run(run)}, pictures_place(out))
     names = {path.name for path in pictures_place(out).iterdir()}
     assert names == {f"{name}.png" for name in expected | {"glue", "mine"}}
+
+
+@pytest.mark.parametrize("mean", [81.2, 41.7])
+def test_names_of_published_points_cover_nothing_whatever_the_axis(run, mean):
+    write_glue(run)
+    path = run / "glue" / "results.json"
+    results = json.loads(path.read_text())
+    results["average"]["value"] = mean / 100
+    path.write_text(json.dumps(results))
+    with matplotlib.rc_context(STYLE):
+        figure = glue_figure({"mine": read_run(run)})
+        figure.draw_without_rendering()
+    axes = figure.axes[0]
+    frame, boxes = axes.get_window_extent(), [words.get_window_extent() for words in axes.texts]
+    assert all(frame.x0 <= box.x0 < box.x1 <= frame.x1 and frame.y0 <= box.y0 < box.y1 <= frame.y1 for box in boxes)
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    names = {words.get_text() for words in axes.texts}
+    assert {"ELECTRA-Small", "BERT-Small", "ELECTRA-Base", "25 %"} <= names  # not all are left out
 
 
 # Mistakes
@@ -464,7 +520,7 @@ class Live:
         self.out = out
 
     def wait_for(self, is_so: Any) -> dict[str, Any]:
-        for _ in range(1200):
+        for _ in range(4800):
             if self.out.exists() and is_so(data := seen(self.out).data):
                 return data
             assert self.process.poll() is None, self.process.communicate()
@@ -472,7 +528,7 @@ class Live:
         raise AssertionError("the page did not follow")
 
     def end(self) -> tuple[int, str]:
-        output, errors = self.process.communicate(timeout=60)
+        output, errors = self.process.communicate(timeout=240)
         return self.process.returncode, output + errors
 
 
@@ -497,6 +553,24 @@ def test_live_follows_the_log_and_ends_with_the_run(tmp_path):
     data = seen(tmp_path / "report.html").data
     assert code == 0 and data["live"] is None and steps_of(data) == [20, 40, 60]
     assert "40 of 1,000 steps (4%)" in said and not list(tmp_path.glob(".*"))
+
+
+def test_live_says_once_that_a_run_has_fallen_silent(tmp_path, capsys):
+    run, out = write_run(tmp_path / "run", is_complete=False), tmp_path / "report.html"
+    almost = time.time() - 118  # and two minutes are silence
+    os.utime(run / "metrics.jsonl", (almost, almost))
+    live = threading.Thread(target=ek.report, args=[run], kwargs={"out": out, "live": True, "every": 0.1, "png": False})
+    live.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not (out.exists() and ("span", "class", "badge silent") in seen(out).attributes):
+            assert time.monotonic() < deadline, "the page still says that it runs"
+            time.sleep(0.1)
+        time.sleep(0.5)  # some looks more
+    finally:
+        write_run(run)
+        live.join()
+    assert capsys.readouterr().err.count("nothing was written since") == 1
 
 
 def test_an_interrupt_leaves_the_last_report_which_loads_itself_no_more(tmp_path):
@@ -530,7 +604,7 @@ def test_runs_as_they_are_trained(tiny, tmp_path):
     made = make(tmp_path / "pair", tmp_path / "mlm", out=tmp_path / "report.html", png=True)
     pair, mlm = made.data["runs"]
     assert steps_of(made.data) == [4, 8, 12] and set(pair["train"]) >= {"mlm_loss", "disc_loss", "lr", "grad_norm"}
-    assert pair["valid"]["disc_auc"][0][-1] == 12 and pair["has_baseline"] and not mlm["has_baseline"]
+    assert pair["valid"]["disc_auc"][0][-1] == 12 and pair["base_rate"] == "replaced_rate" and mlm["base_rate"] is None
     assert "disc_loss" not in mlm["train"] and "mlm_loss" in mlm["train"]
     assert "objective.kind" in made.text and "complete" in made.text
     alone = make(tmp_path / "mlm", out=tmp_path / "report.html").text
@@ -674,6 +748,7 @@ def test_a_page_without_figures_and_one_without_scripts_can_be_read(chromium, ru
     context.close()
 
 
+@pytest.mark.slow
 def test_a_long_run_is_drawn_with_no_more_points_than_can_be_seen(chromium, tmp_path):
     lines = [
         {**line(500), "step": 20 * place + 20, "loss": 20 + math.sin(place)} for place in range(5 * charts.MOST_BUCKETS)

@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from browser import chromium as chromium
 
 from electrakit.evaluate.page import page, page_of_task
 from electrakit.evaluate.published import COLUMNS, PUBLISHED
@@ -111,9 +112,10 @@ def test_the_page_shows_every_run_every_curve_and_what_is_published_by_itself():
     figures["tasks"]["cola"]["warnings"] = ["CoLA dev has 3 rows, the released one 1,043"]
     text = page(figures, by_task)
     assert "GLUE: hf/&lt;mine&gt;" in text and "<mine>" not in text
-    plot, *panels = text[text.index("</p>", text.index("Every run")) :].split("<svg")[1:]
-    assert (plot.count("<circle"), plot.count('class="cross"'), plot.count('class="known"')) == (8, 1, 2)
-    assert "RTE, seed 1: 30.0, collapsed" in plot
+    plot, narrow, *panels = text[text.index("</p>", text.index("Every run")) :].split("<svg")[1:]
+    for each in (plot, narrow):
+        assert (each.count("<circle"), each.count('class="cross"'), each.count('class="known"')) == (8, 1, 2)
+        assert "RTE, seed 1: 30.0, collapsed" in each
     assert [panel.count("<polyline") for panel in panels] == [3, 3, 3]
     assert sum(panel.count('class="curve cross"') for panel in panels) == 1
     assert text.count("published: ") == len(PUBLISHED) + 1  # the rows, and the mark in the plot
@@ -121,7 +123,30 @@ def test_the_page_shows_every_run_every_curve_and_what_is_published_by_itself():
     assert "RTE: 1 of 3 runs collapsed; they are in the median." in text
     assert "CoLA dev has 3 rows, the released one 1,043" in text and "RTE 65.4" in text
     assert not any(word in text for word in ("<script", "http:", "https:", "src=", "url("))  # whole by itself
-    assert text.count("<table>") == text.count("</table>") == 2
+    assert text.count("<table") == text.count("</table>") == 2
+
+
+def test_the_page_can_be_read_on_a_phone(chromium, tmp_path):
+    by_task = {name: [run(name, seed, 0.3 * seed) for seed in (1, 2, 3)] for name in TASKS}
+    figures = figures_of(by_task, preset="paper", ensembles={})
+    figures["tasks"]["cola"]["warnings"] = ["CoLA dev has 3 rows, the released one 1,043"]
+    (tmp_path / "results.html").write_text(page(figures, by_task))
+    for width, shown in ((380, ["narrow"]), (1200, ["broad"])):
+        with chromium.new_page(viewport={"width": width, "height": 800}) as tab:
+            tab.goto((tmp_path / "results.html").as_uri())
+            assert (
+                tab.evaluate(
+                    "() => [...document.querySelectorAll('svg[class]')].filter(e => e.clientWidth).map(e => e.className.baseVal)"
+                )
+                == shown
+            )
+            heights = tab.evaluate(
+                "() => [...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height)"
+            )
+            assert min(height for height in heights if height) > 11  # of letters of 10 px
+            assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
+            notes = tab.locator(".notes").first.bounding_box()
+            assert notes["x"] >= 0 and notes["x"] + notes["width"] <= width
 
 
 def test_the_page_of_a_task_of_ones_own_has_no_published_marks():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,8 +112,9 @@ def test_a_killed_search_goes_on_with_the_trial_that_was_running(folder, tmp_pat
         )
 
     process = start()
-    deadline = time.monotonic() + 500
-    while len(times(tmp_path)) < 3 and time.monotonic() < deadline:  # in the second round, whose trials know the first
+    deadline = time.monotonic() + 600
+    while len(times(tmp_path)) < 3:  # in the second round, whose trials know the first
+        assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -162,6 +164,30 @@ def study(out):
     return optuna.load_study(study_name="search", storage=f"sqlite:///{out / 'search.db'}")
 
 
+def test_a_search_in_which_nothing_was_learned_says_so(folder, tmp_path, capsys):
+    arguments = ["search", folder / "model", "--task", "rte", "--data", folder / "glue", "--out", tmp_path / "out"]
+    arguments += [
+        "--trials",
+        2,
+        "--lrs",
+        "1e-13",
+        "1e-12",
+        "--epochs",
+        3,
+        "--batch-size",
+        8,
+        "--length",
+        32,
+        "--workers",
+        1,
+    ]
+    assert electra(*arguments) == 0
+    said = capsys.readouterr()
+    assert "every trial collapsed: the settings in" in said.out + said.err
+    with pytest.raises(UserError, match="has the results of electra search; use another --out for electra finetune"):
+        ek.finetune(folder / "model", task="rte", data=folder / "glue", out=tmp_path / "out")
+
+
 @pytest.mark.slow
 def test_pruned_trials_get_no_more_seeds_and_are_not_the_best(folder, tmp_path):
     settings = {**FAST, "lrs": (1e-4, 1e-2), "trials": 10, "together": 2, "workers": 1}
@@ -184,6 +210,9 @@ def test_files_of_your_own_are_searched_too(folder, tmp_path):
     kept = json.loads((tmp_path / "out" / "best.json").read_text())
     config = FinetuneConfig.of("model", **files, out="elsewhere", preset=str(tmp_path / "out"))
     assert config.settings("small", "elsewhere", 3).lr == kept["settings"]["lr"]
+    shutil.rmtree(tmp_path / "out" / "trials" / "0002")
+    with pytest.raises(UserError, match=r"out/trials/0002 lacks results of a trial that was finished; put it back, or"):
+        ek.search(folder / "model", **files, out=tmp_path / "out", trials=2, workers=1, **FAST)
 
 
 def test_a_folder_of_searches_is_a_preset(tmp_path):

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -58,11 +57,10 @@ def test_the_numbers_are_shown_and_no_preset_warns(name):
     assert "warning" not in text
 
 
-def test_the_largest_preset_answers_in_seconds_without_torch():
+def test_the_largest_preset_answers_without_torch():
     code = "import sys; from electrakit.show import show; show(['electra_large']); assert 'torch' not in sys.modules"
-    start = time.monotonic()
     text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "334,092,288" in text and time.monotonic() - start < 10
+    assert "334,092,288" in text
 
 
 def test_every_setting_of_the_objective_that_is_not_usual_is_shown():

@@ -14,7 +14,16 @@ import electrakit as ek
 from electrakit.errors import UserError
 from electrakit.evaluate.classifier import load_tokenizer
 from electrakit.evaluate.finetune import evaluate
-from electrakit.evaluate.spans import MAX_ANSWER, NUM_BEST, answers_of, best_spans, best_texts, span_loss
+from electrakit.evaluate.spans import (
+    MAX_ANSWER,
+    NUM_BEST,
+    answers_of,
+    best_spans,
+    best_texts,
+    one_answer_reasons,
+    score_spans,
+    span_loss,
+)
 from electrakit.evaluate.squad import read_squad
 from electrakit.evaluate.squad_metrics import first_scores, second_scores
 from electrakit.evaluate.token_model import open_token_model
@@ -186,6 +195,27 @@ def test_the_threshold_of_a_bad_model_is_searched(folder, tmp_path):
     assert result["kind"] == "spans" and "logits" not in result
     assert result["files"] == ["answers.json", "null_odds.json", "predictions.json", "nbest_predictions.json"]
     assert (tmp_path / "seed_2.predictions.json").exists() and "dev" in result["threshold"]
+
+
+@pytest.mark.parametrize("is_second", [False, True])
+def test_the_same_answer_to_all_questions_is_a_collapse(folder, is_second):
+    task = TOKEN_TASKS["squad2" if is_second else "squad"]
+    data = str(folder / ("second" if is_second else "first"))
+    rows = encode_squad(read_squad(data, task, task.split("dev")), load_tokenizer(str(folder / "bert")), 64, False)
+    logits = np.zeros((len(rows.ids), 3 if is_second else 2), np.float32)
+    for number in range(len(rows)):
+        start, end, is_impossible = rows.labels[number, :3]
+        logits[rows.starts[number] + start, 0] = logits[rows.starts[number] + end, 1] = 5
+        logits[rows.starts[number], 2:] = is_impossible
+    scored = score_spans(task, {"dev": rows}, {"dev": logits})
+    assert scored.collapsed == [] and scored.scores["dev"][task.metrics[0]] == 1
+    if is_second:  # wrong answers: nothing is better than any of them
+        logits[:, :2] = -logits[:, :2]
+        logits[:, 2] = 0
+        assert score_spans(task, {"dev": rows}, {"dev": logits}).collapsed == ["no dev question is answered"]
+    wanted = {question.name: list(question.answers) for question in rows.questions}
+    assert one_answer_reasons("dev", dict.fromkeys(wanted, "bal"), wanted) == ["all dev answers are 'bal'"]
+    assert one_answer_reasons("dev", dict.fromkeys(wanted, "bal"), dict.fromkeys(wanted, ("bal",))) == []
 
 
 def test_answers_are_found_across_windows(folder, tmp_path):

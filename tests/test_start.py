@@ -90,6 +90,7 @@ def padded(place, num_rows):
     model.save_pretrained(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["tiny", "modern_tiny", "alectra_small"])
 def test_rows_of_a_padded_table_are_cut_off(tiny, preset, capfd):
     first = pretrain(tiny("first", preset, steps=2, batch_size=2)).checkpoint

@@ -631,6 +631,7 @@ def train_one_of_two(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_under_ddp_keep_the_pair_tied_and_equal(tmp_path: Path) -> None:
     mp.spawn(train_one_of_two, (str(tmp_path),), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import transformers
 from command_line import electra
-from tiny_glue import WORDS, write_glue, write_model
+from tiny_glue import WORDS, write_glue, write_model, write_tokenizer
+from tiny_models import tiny_discriminator
 
 import electrakit as ek
 from electrakit.errors import UserError
@@ -56,6 +57,9 @@ def test_classes_are_learned_kept_by_name_and_predicted(folder, tmp_path, capsys
     assert (tmp_path / "predicted.tsv").read_text().splitlines()[1].startswith("0\tyes\t0.")
     (tmp_path / "numbered.csv").write_text(',text\n0,"bal, good"\n1,dem\n')  # as pandas writes it
     assert ek.predict(tmp_path / "mine" / "model", tmp_path / "numbered.csv", device="cpu")[0] == found[0]
+    assert electra("predict", tmp_path / "mine" / "model", folder / "test.csv", "--out", tmp_path / "mine") == 2
+    assert "mine is a folder; name a file for the predictions" in capsys.readouterr().err
+    assert not list(tmp_path.glob(".*"))
     electra("predict", tmp_path / "mine" / "model", folder / "test.csv")
     assert capsys.readouterr().out == (tmp_path / "predicted.tsv").read_text()
     assert electra("predict", tmp_path / "mine" / "model", folder / "train.tsv", "--text", "nothing") == 2
@@ -80,6 +84,21 @@ def test_several_seeds_keep_the_best_and_are_not_run_again(folder, tmp_path):
     assert ek.finetune(folder / "model", **settings)["scores"] == figures["scores"]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("seed_*.json")} == before
     assert (tmp_path / "out" / "model" / "model.safetensors").exists()
+    with pytest.raises(UserError, match=r"out has the results of electra finetune; use another --out for electra glue"):
+        ek.glue(folder / "model", data=folder, out=tmp_path / "out")
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "results.json").write_text('{"tasks": {}, "average": {}}')
+    with pytest.raises(UserError, match=r"table has the results of electra glue"):
+        ek.finetune(folder / "model", **settings | {"out": tmp_path / "table"})
+
+
+def test_a_discriminator_of_pretraining_does_not_predict(tmp_path, capsys):
+    """It is a tagger to transformers, and would say "original" of every word."""
+    tiny_discriminator("bert", id2label={0: "original", 1: "replaced"}).save_pretrained(tmp_path / "pretrained")
+    write_tokenizer(tmp_path / "pretrained")
+    (tmp_path / "words.txt").write_text("bal\nbel\n")
+    assert electra("predict", tmp_path / "pretrained", tmp_path / "words.txt") == 2
+    assert "was not fine-tuned; electra finetune does that" in capsys.readouterr().err
 
 
 def test_a_task_of_glue_from_the_command_line(folder, tmp_path, capsys, monkeypatch):
@@ -89,8 +108,12 @@ def test_a_task_of_glue_from_the_command_line(folder, tmp_path, capsys, monkeypa
     arguments = ["finetune", folder / "model", "--task", "RTE", "--data", folder / "glue"]
     assert electra(*arguments, "--epochs", 1, "--length", 32, "--threads", 1) == 0
     said = capsys.readouterr().out
-    assert "dev: accuracy" in said and "RTE train has 16 rows" in said and "runs/model/rte: model/" in said
+    assert "dev: accuracy" in said and "RTE train has 16 rows" in said
+    assert "runs/model/rte: model/, RTE.tsv, results.html, results.json\n" in said
     assert len((tmp_path / "runs" / "model" / "rte" / "RTE.tsv").read_text().splitlines()) == 10
+    kept = ["--keep", "none", "--out", "no_model"]
+    assert electra(*arguments, *kept, "--epochs", 1, "--length", 32, "--threads", 1) == 0
+    assert "no_model: RTE.tsv, results.html, results.json\n" in capsys.readouterr().out
 
 
 def test_files_of_ones_own_are_named_by_their_file_or_folder():
@@ -112,5 +135,8 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys):
     assert "is of the class ElectraModel, which was not fine-tuned to predict anything" in capsys.readouterr().err
     with pytest.raises(UserError, match="name either --train and --dev"):
         ek.finetune(folder / "model", out=tmp_path / "x")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UserError, match=r"hf:.* holds no task of GLUE; electra glue --download glue fetches them"):
+        ek.glue(folder / "model", data=f"hf:{tmp_path / 'none'}", out=tmp_path / "x")
     with pytest.raises(UserError, match="needs --data"):
         ek.finetune(folder / "model", task="rte", out=tmp_path / "x")

@@ -186,7 +186,7 @@ PATHOLOGICAL = (
 def test_time_stays_bounded_on_100_kb_of_unbalanced_markup(piece):
     start = time.process_time()
     prose(piece * (100_000 // len(piece)))
-    assert time.process_time() - start < 4
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_deep_nesting_neither_raises_nor_takes_long(opener, closer):
     start = time.process_time()
     prose(opener * 10_000 + "text" + closer * 10_000)
     prose(opener * 100 + "text" + closer * 100)
-    assert time.process_time() - start < 4
+    assert time.process_time() - start < 10

@@ -176,8 +176,7 @@ class Evidence:
 
     def base_rate_entropy(self) -> Curve:
         """The discriminator's loss if it knows nothing but how many tokens are replaced, over the steps."""
-        of_chosen = self.setting("objective", "loss_on", "all") == "masked"
-        rate = self.settled("sampled_acc" if of_chosen else "replaced_rate")
+        rate = self.settled(self.run.base_rate or "")
         return Curve(rate.steps, entropy(rate.values))
 
 

@@ -82,7 +82,7 @@ def load_classifier(
     labels = dict(enumerate(task.labels)) if task.labels else {0: task.label}
     with quiet(), readable(place):
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
-        was_official = getattr(config, "electrakit", {}).get("head") == "official"
+        begins_anew = head == "transformers" and has_head_of_another(config)
         settings: dict[str, Any] = {"id2label": labels, "label2id": {name: number for number, name in labels.items()}}
         settings["problem_type"] = "single_label_classification" if task.labels else "regression"
         settings |= {"num_labels": num_labels} | (settings_for(config.model_type) if head == "official" else {})
@@ -101,9 +101,21 @@ def load_classifier(
     if head == "official" and not can_hold(model, num_labels):
         notes.append(f"transformers' {config.model_type} classifier cannot hold the official head: its own is used")
         return load_classifier(place, task, "transformers", dropout)[0], notes
-    if head == "transformers" and was_official:  # its layers are filled by a trick: nothing to begin with
+    if begins_anew:
         model.apply(lambda layer: _begin_anew(layer, model))
     return Classifier(model, head, dropout), notes
+
+
+def has_head_of_another(config: Any) -> bool:
+    """Whether a folder has layers that transformers would take for its classifier, and that are nothing to begin with.
+
+    A discriminator of pretraining has such, with two labels: original and replaced. So have taggers, the classifiers of others, and
+    our own with the official head, which are filled by a trick.
+    """
+    made_for = next(iter(config.architectures or []), "")
+    notes = getattr(config, "electrakit", None) or {}
+    is_ours = made_for.endswith("ForSequenceClassification") and notes.get("head") == "transformers"
+    return made_for.endswith("Classification") and not is_ours
 
 
 def _begin_anew(layer: nn.Module, model: Any) -> None:

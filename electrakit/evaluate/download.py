@@ -31,7 +31,9 @@ def download(folder: Path, tasks: Sequence[str] = ()) -> list[Path]:
 def fetch(item: Download, folder: Path) -> list[Path]:
     mark = folder / ".downloaded" / f"{PurePosixPath(item.path).name}.{item.sha256[:16]}"
     if mark.exists():
-        return [folder / name for name in mark.read_text().splitlines()]
+        made = [folder / name for name in mark.read_text().splitlines()]
+        if all(path.exists() for path in made):  # and have not been removed since
+            return made
     content = load(item)
     made = unpack(content, folder) if item.path.endswith(".zip") else [folder / item.path]
     if not item.path.endswith(".zip"):

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,22 @@ def finite(value: Any) -> Any:
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """A hash of the content of files, whatever they are called."""
+    """A hash of the content of files, whatever they are called. One that has not changed since is not read again."""
+    hashes = []
+    for path in paths:
+        state = path.stat()
+        hashes.append(_hash_of(path.resolve(), state.st_size, state.st_mtime_ns, state.st_ino))
+    return text_fingerprint(" ".join(hashes))
+
+
+@lru_cache(maxsize=1024)
+def _hash_of(path: Path, *state: int) -> str:
     import xxhash
 
     whole = xxhash.xxh3_128()
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(2**22):
-                whole.update(block)
-        whole.update(path.stat().st_size.to_bytes(8, "little"))
+    with path.open("rb") as file:
+        while block := file.read(2**22):
+            whole.update(block)
     return whole.hexdigest()
 
 

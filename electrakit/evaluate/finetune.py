@@ -38,6 +38,8 @@ from electrakit.whole import write_whole
 
 CURVE_POINTS = 200
 NOT_FALLING = 0.98  # of the first tenth's loss: if the last tenth's is more, nothing was learned
+NEARLY_ALL = 0.95  # of the predictions are one class, and no more are right than with one class for all: the same
+MOST_LABELS = 0.9  # where more of the labels are that class, nearly all of the predictions may be, too
 
 
 def finetune_job(job: Job) -> dict[str, Any]:
@@ -221,9 +223,20 @@ def one_class_reasons(task: Task, predictions: dict[str, np.ndarray], labels: di
     for name, predicted in predictions.items():
         if task.is_regression and np.std(predicted) < 1e-3 * max(1e-9, np.std(labels[name])):
             reasons.append(f"all {name} predictions are {np.mean(predicted):.3g}")
-        elif task.labels and len(set(predicted.tolist())) == 1 and len(set(labels[name].tolist())) > 1:
-            reasons.append(f"all {name} predictions are {task.labels[int(predicted[0])]!r}")
+        elif task.labels and len(set(labels[name].tolist())) > 1:
+            reasons += _one_class(task.labels, name, predicted.astype(int), labels[name].astype(int))
     return reasons
+
+
+def _one_class(names: tuple[str, ...], split: str, predicted: np.ndarray, labels: np.ndarray) -> list[str]:
+    said, wanted = np.bincount(predicted, minlength=len(names)), np.bincount(labels, minlength=len(names))
+    top, num_rows = int(said.argmax()), len(predicted)
+    if said[top] == num_rows:
+        return [f"all {split} predictions are {names[top]!r}"]
+    is_better = (predicted == labels).sum() > wanted.max()
+    if said[top] < NEARLY_ALL * num_rows or wanted[top] > MOST_LABELS * num_rows or is_better:
+        return []
+    return [f"{said[top]:,} of {num_rows:,} {split} predictions are {names[top]!r}, no better than one answer for all"]
 
 
 def loss_reasons(losses: list[float]) -> list[str]:

@@ -1,6 +1,7 @@
 """A model and GLUE in, the table of the papers out: every task, several seeds, MNLI first, the best run's test predictions."""
 
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -13,6 +14,7 @@ import numpy as np
 from electrakit.engine import Workers
 from electrakit.engines import open_workers
 from electrakit.errors import UserError, mended_by_user
+from electrakit.evaluate.download import download
 from electrakit.evaluate.files import write_json
 from electrakit.evaluate.job import Job, Source
 from electrakit.evaluate.page import page
@@ -23,6 +25,7 @@ from electrakit.evaluate.submission import combine, write_submission
 from electrakit.evaluate.tasks import AVERAGED, TASKS, Task, find_task
 from electrakit.evaluate.token_tasks import TOKEN_TASKS
 from electrakit.evaluate_config import PRESETS, GlueConfig, Size, TuningConfig, files_of, read_preset, size_of
+from electrakit.loading import weights_fingerprint
 from electrakit.locks import only_writer
 from electrakit.progress import console
 from electrakit.whole import write_whole
@@ -34,16 +37,21 @@ def glue(model: str | Path, **settings: Any) -> dict[str, Any]:
     """Fine-tune `model` on GLUE: `glue("hf/mine", data="glue", seeds=5, out="runs/mine/glue")`.
 
     Settings are those of GlueConfig. Finished runs in `out` are not run again. Writes results.html, a page with everything,
-    results.json, results.md, scores.png, losses.png and submission.zip; returns what is in results.json.
+    results.json, results.md, scores.png, losses.png and submission.zip; returns what is in results.json. With `download="glue"` nothing
+    is trained: the data is fetched into that folder.
     """
     config = GlueConfig.of(model, **settings)
+    if config.download is not None:
+        return {"downloaded": download(config.download, config.tasks)}
     assert config.model is not None and config.data is not None and config.out is not None
+    require_place_for("glue", config.out)
     tasks = chosen_tasks(config)
     size = model_size(config.model)
     results: dict[str, Sequence[Result]] = {}
     first, second = phases(config, tasks)
     check_preset(config)
     check_data(config, tasks)
+    weights = weights_fingerprint(Path(config.model)) if Path(config.model).is_dir() else None
     with mended_by_user(config.out), only_writer(config.out), runners(config) as run:
         jobs = {task.name: jobs_of(config, task, size, None) for task in first}
         results |= run_all(run, jobs)
@@ -54,7 +62,12 @@ def glue(model: str | Path, **settings: Any) -> dict[str, Any]:
             jobs |= later
         predictions, warnings = predict_tests(run, jobs, results, config.ensemble)
         clean_up(jobs, results, config)
-        figures: dict[str, Any] = {"model": config.model, "preset": config.preset, "ensemble": config.ensemble}
+        figures: dict[str, Any] = {
+            "model": config.model,
+            "weights": weights,
+            "preset": config.preset,
+            "ensemble": config.ensemble,
+        }
         figures |= summarise_all(results)
         for name, more in warnings.items():
             figures["tasks"][name]["warnings"] += more
@@ -68,6 +81,18 @@ def glue(model: str | Path, **settings: Any) -> dict[str, Any]:
     return figures
 
 
+def require_place_for(verb: str, out: Path) -> None:
+    """A folder holds the results of one command: those of another would be lost."""
+    try:
+        before = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    verbs = {"trials": "search", "average": "glue", "medians": "finetune"}  # by what only their results have
+    other = next((name for key, name in verbs.items() if key in before), verb)
+    if other != verb:
+        raise UserError(f"{out} has the results of electra {other}; use another --out for electra {verb}")
+
+
 def chosen_tasks(config: GlueConfig) -> list[Task]:
     """The tasks that were asked for; by default those of the average that have data."""
     assert config.data is not None
@@ -75,7 +100,8 @@ def chosen_tasks(config: GlueConfig) -> list[Task]:
         TASKS[name] for name in AVERAGED if has_split(config.data, TASKS[name], TASKS[name].split("train"))
     ]
     if not asked:
-        raise UserError(f"{config.data} holds no task of GLUE; electra glue --download {config.data} fetches them")
+        folder = "glue" if config.data.startswith("hf:") else config.data
+        raise UserError(f"{config.data} holds no task of GLUE; electra glue --download {folder} fetches them")
     return [task for task in TASKS.values() if task in asked]
 
 

@@ -20,7 +20,7 @@ from electrakit.evaluate.token_tasks import find_token_file
 from electrakit.evaluate.windows import encode_squad
 from electrakit.evaluate_config import FinetuneSettings
 
-MODEL_FILES = (".safetensors", ".json", ".txt", ".model")  # weights, config, tokenizer
+TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model")
 RESULT = {"title", "seed", "start_from", "metric", "score", "scores", "collapsed", "losses"}
 RESULT |= {"files", "head", "warnings", "seconds"}  # what is read from the result of a run
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
@@ -125,7 +125,7 @@ class Job:
             "settings": asdict(self.settings),
             "model": model_fingerprint(self.model),
             "start_from": self.start_stamp,
-            "data": data_fingerprint(self.source),
+            "data": self.source.fingerprint("labelled"),
             "threads": self.threads,
         }
 
@@ -181,23 +181,24 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     return "other settings"
 
 
-@lru_cache(maxsize=64)
 def model_fingerprint(place: str) -> str:
     """Of a folder's weights, config and tokenizer, wherever it is; a name on the hub is its own."""
     folder = Path(place)
     if not folder.is_dir():
         return place
-    return fingerprint(sorted(path for path in folder.iterdir() if path.suffix in MODEL_FILES and path.is_file()))
+    patterns = ("*.safetensors", "config.json", *TOKENIZER_FILES)
+    return fingerprint(sorted({path for pattern in patterns for path in folder.glob(pattern)}))
 
 
-@lru_cache(maxsize=64)
-def data_fingerprint(source: Source) -> str:
-    return source.fingerprint("labelled")
+def load_rows(source: Source, name: str, model: str, length: int) -> tuple[Encoded, tuple[str, ...]]:
+    """A split's rows as ids, and what there is to say about it; kept for the next seed."""
+    state = (source.fingerprint("labelled"), source.fingerprint("test"), model_fingerprint(model))
+    return _load_rows(source, name, model, length, *state)
 
 
 @lru_cache(maxsize=8)
-def load_rows(source: Source, name: str, model: str, length: int) -> tuple[Encoded, tuple[str, ...]]:
-    """A split's rows as ids, and what there is to say about it; kept for the next seed."""
+def _load_rows(source: Source, name: str, model: str, length: int, *state: str) -> tuple[Encoded, tuple[str, ...]]:
+    """`state`: of the files that are read, which may be others under the same names."""
     from electrakit.evaluate.classifier import load_tokenizer
 
     examples, tokenizer, is_training = source.read(name), load_tokenizer(model), name == "train"

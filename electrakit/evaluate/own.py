@@ -1,6 +1,7 @@
 """A TSV, CSV or JSONL file of one's own in, sentences and labels out; what is predicted is recognised."""
 
 import csv
+import io
 import json
 import math
 from collections import Counter
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from electrakit.errors import UserError
-from electrakit.evaluate.read import Examples, lines_of
+from electrakit.evaluate.read import Examples, lines_of, text_lines
 from electrakit.evaluate.tasks import Task
 from electrakit.evaluate_config import Kind
 
@@ -27,6 +28,7 @@ TEXT_COLUMNS = (
     ("content",),
 )
 LABEL_COLUMNS = ("label", "labels", "gold_label", "class", "category", "score", "target", "rating", "is_duplicate")
+JSON_LINES = "JSON lines are wanted: one object in each line, no array around them"
 MANY_VALUES = 20  # whole numbers with more different values than this are taken to be measured, not classes
 
 
@@ -61,16 +63,19 @@ def _tsv_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str,
 
 
 def _csv_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.reader(file, strict=True)
-        try:
-            yield from _named(path, ((reader.line_num, row) for row in reader if row))
-        except csv.Error as error:
-            raise UserError(f"{path} line {reader.line_num}: {error}; is it CSV with quotes? .tsv has none") from None
+    csv.field_size_limit(2**31 - 1)  # a text may be longer than the 128 kB that the module reads by default
+    reader = csv.reader(io.StringIO("\n".join(text_lines(path, counts)), newline=""), strict=True)
+    try:
+        yield from _named(path, ((reader.line_num, row) for row in reader if row))
+    except csv.Error as error:
+        raise UserError(f"{path} line {reader.line_num}: {error}; is it CSV with quotes? .tsv has none") from None
 
 
 def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, dict[str, str]]]:
     _, header = next(rows, (0, []))
+    if len(header) == 1 and any(mark in header[0] for mark in "\t;,|"):
+        mark = "commas" if path.suffix.lower() == ".csv" else "tabs"
+        raise UserError(f"{path}: its first line is one column, {header[0]!r}; {mark} between the columns are wanted")
     if len(set(header)) < len(header):
         raise UserError(f"{path} has two columns of the same name: {', '.join(header)}")
     for number, fields in rows:
@@ -82,15 +87,15 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[
 
 
 def _json_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, line in enumerate(text_lines(path, counts), 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode("utf-8", "replace"))
+            row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{path} line {number} is not JSON: {error}") from None
+            raise UserError(f"{path} line {number} is not JSON: {error}; {JSON_LINES}") from None
         if not isinstance(row, dict):
-            raise UserError(f"{path} line {number} is not a JSON object with named fields")
+            raise UserError(f"{path} line {number} is not a JSON object with named fields; {JSON_LINES}")
         yield number, {name: _as_text(value) for name, value in row.items()}
 
 

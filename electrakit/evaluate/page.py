@@ -46,7 +46,18 @@ svg .range { stroke: var(--run); stroke-opacity: .35; stroke-width: 5; stroke-li
 svg .median { stroke: var(--run); stroke-width: 2.5; }
 svg .cross { stroke: var(--bad); stroke-width: 2; } svg .known { fill: none; stroke: var(--other); stroke-width: 1.8; }
 svg .curve { fill: none; stroke: var(--run); stroke-opacity: .65; stroke-width: 1.4; }
-svg .curve.cross { stroke: var(--bad); stroke-dasharray: 4 2; }
+svg .curve.cross { stroke: var(--bad); stroke-dasharray: 4 2; } svg.narrow { display: none; }
+@media (max-width: 40rem) {
+  svg.broad { display: none; } svg.narrow { display: block; max-width: 30rem; }
+  th:first-child, td:first-child { position: sticky; left: 0; background: var(--ground); white-space: normal; min-width: 7rem;
+    font-size: .875rem; }
+  .tasks, .tasks tbody { display: block; } .tasks tr:first-child { display: none; }
+  .tasks tr { display: grid; grid-template-columns: repeat(4, 1fr); padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  .tasks td { padding: .15rem 0; border: 0; text-align: left; white-space: normal; min-width: 0; }
+  .tasks td::before { content: attr(data-name); display: block; color: var(--dim); font-size: .75rem; }
+  .tasks td:first-child { position: static; font-size: 1rem; font-weight: 600; } .tasks td:first-child::before { content: none; }
+  .tasks td:first-child, .tasks td.notes { grid-column: 1 / -1; overflow-wrap: anywhere; } .tasks td.none { display: none; }
+}
 """
 
 
@@ -97,6 +108,7 @@ def details(tasks: dict[str, Any], results: dict[str, Sequence[Result]]) -> list
         "<h2>Every run</h2>",
         legend(has_published=any(name in COLUMNS for name in tasks)),
         scores_plot(tasks),
+        scores_plot(tasks, is_narrow=True),
         "<h2>Each task</h2>",
         task_table(tasks),
         "<h2>Training losses</h2>",
@@ -154,21 +166,24 @@ def small_scope(average: str) -> str:
 
 
 def task_table(tasks: dict[str, Any]) -> str:
-    names = ("metric", "median", "mean", "sd", "min", "max", "best seed")
-    head = "".join(f"<th>{name}</th>" for name in ("task", *names))
+    """Where there is no room for so many columns, each row is a card, and each cell says what it is."""
+    names = ("task", "metric", "median", "mean", "sd", "min", "max", "best seed")
+    head = "".join(f"<th>{name}</th>" for name in names)
     rows = [f'<tr>{head}<th class="text">begins with</th><th class="text">notes</th></tr>']
     for task in tasks.values():
         cells = [
             escape(task["title"]),
             task["metric"],
-            *(percent(task[name]) for name in names[1:6]),
+            *(percent(task[name]) for name in names[2:7]),
             str(task["best_seed"]),
         ]
-        notes = "; ".join(bold(note) for note in notes_of(task)) or DASH
-        notes = notes.replace("<strong>", '<strong class="bad">')
-        texts = f'<td class="text">{escape(task["start_from"] or "the model")}</td><td class="text notes">{notes}</td>'
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + texts + "</tr>")
-    return f'<div class="wide"><table>{"".join(rows)}</table></div>'
+        notes = "; ".join(bold(note) for note in notes_of(task)).replace("<strong>", '<strong class="bad">')
+        kind = "text notes" if notes else "text notes none"
+        begin = escape(task["start_from"] or "the model")
+        texts = f'<td class="text" data-name="begins with">{begin}</td><td class="{kind}" data-name="notes">{notes or DASH}</td>'
+        figures = (f'<td data-name="{name}">{cell}</td>' for name, cell in zip(names, cells, strict=True))
+        rows.append("<tr>" + "".join(figures) + texts + "</tr>")
+    return f'<div class="wide"><table class="tasks">{"".join(rows)}</table></div>'
 
 
 def legend(has_published: bool) -> str:
@@ -194,9 +209,12 @@ def diamond(x: float, y: float) -> str:
     return f'<path class="known" d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z"/>'
 
 
-def scores_plot(tasks: dict[str, Any]) -> str:
-    """A line for each task: its runs from the worst to the best, the median, and what others have published."""
-    width, left, right, height, top = 860, 150, 60, 34, 8
+def scores_plot(tasks: dict[str, Any], is_narrow: bool = False) -> str:
+    """A line for each task: its runs from the worst to the best, the median, and what others have published.
+
+    `is_narrow`: for a phone, with the words above the lines.
+    """
+    width, left, right, height, top = (340, 12, 12, 54, 16) if is_narrow else (860, 150, 60, 34, 8)
     known = {name: SHOWN.scores[place] for place, name in enumerate(COLUMNS) if name in tasks}
     lowest = min([0.99, *(score for task in tasks.values() for score in task["scores"])])
     low = math.floor(min([100 * lowest, *known.values()]) / 10) * 10
@@ -213,7 +231,8 @@ def scores_plot(tasks: dict[str, Any]) -> str:
         parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{tick}</text>')
     for place, (name, task) in enumerate(tasks.items()):
         y = top + height * (place + 0.5)
-        parts.append(f'<text class="name" x="{left - 14}" y="{y + 4:.1f}" text-anchor="end">{escape(task["title"])}')
+        x, words_y, anchor = (0, y - 17, "start") if is_narrow else (left - 14, y + 4, "end")
+        parts.append(f'<text class="name" x="{x}" y="{words_y:.1f}" text-anchor="{anchor}">{escape(task["title"])}')
         parts.append(f'<tspan fill="var(--dim)"> {task["metric"]}</tspan></text>')
         ends = across(100 * task["min"]), across(100 * task["max"])
         parts.append(f'<line class="range" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -226,10 +245,11 @@ def scores_plot(tasks: dict[str, Any]) -> str:
             parts.append(diamond(across(known[name]), y))
         x = across(100 * task["median"])
         parts.append(f'<line class="median" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 11:.1f}" y2="{y + 11:.1f}"/>')
-        parts.append(
-            f'<text class="name" x="{width - 8}" y="{y + 4:.1f}" text-anchor="end">{percent(task["median"])}</text>'
-        )
-    return f'<svg viewBox="0 0 {width} {bottom + 24}" role="img" aria-label="dev scores of all runs">{"".join(parts)}</svg>'
+        x = width if is_narrow else width - 8
+        parts.append(f'<text class="name" x="{x}" y="{words_y:.1f}" text-anchor="end">{percent(task["median"])}</text>')
+    kind = "narrow" if is_narrow else "broad"
+    about = f'class="{kind}" viewBox="0 0 {width} {bottom + 24}" role="img" aria-label="dev scores of all runs"'
+    return f"<svg {about}>{''.join(parts)}</svg>"
 
 
 def curves(title: str, results: Sequence[Result]) -> str:

@@ -24,6 +24,7 @@ ROWS, SPANS, TAGS = (
     "ForQuestionAnswering",
     "ForTokenClassification",
 )  # ends of architectures
+REPLACED = {"original", "replaced"}  # the labels of a discriminator of pretraining, which is a tagger to transformers
 LONGEST = 512  # tokens of a row, if the model can
 
 
@@ -113,6 +114,10 @@ def predicted(place: str, file: Path, text: tuple[str, ...], device: str | None)
         raise UserError(
             f"{place!r} is of the class {name}, which was not fine-tuned to predict anything; electra finetune does that"
         )
+    if way is tag and set(config.id2label.values()) == REPLACED:
+        raise UserError(
+            f"{place!r} tells original tokens from replaced ones, and was not fine-tuned; electra finetune does that"
+        )
     if text and not name.endswith(ROWS):
         raise UserError(
             f"{place!r} is of the class {name}, which takes no --text: its files have a layout of their own"
@@ -122,6 +127,8 @@ def predicted(place: str, file: Path, text: tuple[str, ...], device: str | None)
 
 def write(found: Predicted, out: Path) -> None:
     with mended_by_user(out):
+        if not found.files and out.is_dir():
+            raise UserError(f"--out {out} is a folder; name a file for the predictions")
         if not found.files:
             write_whole(out, found.text.encode())
             return

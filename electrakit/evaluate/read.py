@@ -105,22 +105,26 @@ def find_file(data: Path, task: Task, split: Split) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def lines_of(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers from 1, and fields. A quote in a TSV file of GLUE is a quote: nothing is quoted by it."""
+def text_lines(path: Path, counts: Counter[str]) -> Iterator[str]:
+    """The lines as text, without their line feed; those that are not UTF-8 are read as well as can be, and counted."""
     try:
         content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    for number, raw in enumerate(content.split(b"\n"), 1):  # not splitlines: other separators may stand in a sentence
-        line = raw.rstrip(b"\r")
-        if not line:
-            continue
+    for line in content.split(b"\n"):  # not splitlines: other separators may stand in a sentence
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
             text = line.decode("utf-8", "replace")
             counts["undecodable"] += 1
-        yield number, text.split("\t")
+        yield text
+
+
+def lines_of(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers from 1, and fields. A quote in a TSV file of GLUE is a quote: nothing is quoted by it."""
+    for number, text in enumerate(text_lines(path, counts), 1):
+        if line := text.rstrip("\r"):
+            yield number, line.split("\t")
 
 
 def read_tsv(path: Path, task: Task, split: Split) -> Examples:

@@ -10,7 +10,7 @@ from typing import Any
 
 from electrakit.errors import UserError, mended_by_user
 from electrakit.evaluate.files import write_json
-from electrakit.evaluate.glue import Run, run_all, runners
+from electrakit.evaluate.glue import Run, require_place_for, run_all, runners
 from electrakit.evaluate.job import Job, difference
 from electrakit.evaluate.report import DASH, percent
 from electrakit.evaluate.results import Result, summarise
@@ -34,6 +34,7 @@ def search(model: str | Path, **settings: Any) -> dict[str, Any]:
     config = SearchConfig.of(model, **settings)
     optuna = import_optuna()
     assert config.model is not None and config.out is not None
+    require_place_for("search", config.out)
     source = source_of(config)
     threads = config.threads or 1  # trials run side by side, also where each has one seed
     first = [replace(job, keeps_model=False, threads=threads) for job in jobs_of(config, source)]
@@ -53,6 +54,9 @@ def search(model: str | Path, **settings: Any) -> dict[str, Any]:
         write_json(config.out / BEST, preset_of(figures, source.data is not None, first[0].task.name))
         write_json(config.out / "results.json", figures)
         write_whole(config.out / "results.md", markdown(figures).encode())
+    if all(len(trial["collapsed"]) == len(trial["scores"]) for trial in figures["trials"]):
+        line = f"every trial collapsed: the settings in {config.out / BEST} are no better than others"
+        console.print(line, markup=False, soft_wrap=True, style="yellow")
     return figures
 
 
@@ -177,6 +181,11 @@ def results_of(study: Any, config: SearchConfig, first: Sequence[Job], task: str
             continue
         is_pruned = trial.state == optuna.trial.TrialState.PRUNED
         results = [result for job in jobs_of_trial(config, first, trial) if (result := job.finished()) is not None]
+        if not results or (len(results) < len(first) and not is_pruned):
+            raise UserError(
+                f"{folder_of(config, trial.number)} lacks results of a trial that was finished; "
+                f"put it back, or remove {config.out} and search anew"
+            )
         figures = summarise(results)
         trials.append(
             {"number": trial.number + 1, "tried": trial.params, "is_pruned": is_pruned}

@@ -18,13 +18,10 @@ def show_glue(settings: dict[str, Any]) -> None:
     from electrakit.evaluate.glue import glue
 
     screen = Console(highlight=False)
-    if settings["download"] is not None:
-        from electrakit.evaluate.download import download
-
-        made = download(settings["download"], settings["tasks"])
-        screen.print(f"{settings['download']}: {len(made)} files of GLUE are there", markup=False)
-        return
     figures = glue(**settings)
+    if "downloaded" in figures:
+        screen.print(f"{settings['download']}: {len(figures['downloaded'])} files of GLUE are there", markup=False)
+        return
     table = Table("task", "metric", "median", "mean", "sd", "min", "max", "begins with")
     for name in (*AVERAGED, *(name for name in figures["tasks"] if name not in AVERAGED)):
         if name not in figures["tasks"]:
@@ -64,8 +61,13 @@ def show_finetune(settings: dict[str, Any]) -> None:
         screen.print(f"{split}: {said} (the best run)", markup=False)
     for note in notes_of(figures):
         screen.print(note.replace("**", ""), markup=False, soft_wrap=True)
-    written = ", ".join(["model/", "results.html", "results.json", *figures["files"]])
-    screen.print(f"{settings['out']}: {written}", markup=False, soft_wrap=True)
+    screen.print(f"{settings['out']}: {', '.join(written_in(settings['out']))}", markup=False, soft_wrap=True)
+
+
+def written_in(out: Path) -> list[str]:
+    """The model, if it was kept, results and predictions; not the files of the single runs, which begin with seed_."""
+    files = sorted(path.name for path in out.iterdir() if path.is_file() and not path.name.startswith((".", "seed_")))
+    return [*(["model/"] if (out / "model").is_dir() else []), *files]
 
 
 def show_search(settings: dict[str, Any]) -> None:

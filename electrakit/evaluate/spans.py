@@ -1,7 +1,7 @@
 """Logits of windows in, answers out: the loss, the n best spans, the scores and the files of SQuAD."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -61,9 +61,18 @@ def score_spans(task: Task, rows: dict[str, Any], logits: dict[str, np.ndarray])
             predicted = best_texts(best, null_odds, threshold)
         else:
             scored.scores[name] = first_scores(answers, predicted)
+        scored.collapsed += one_answer_reasons(name, predicted, answers)
         scored.files[f"{prefix}predictions.json"] = as_json(predicted)
         scored.files[f"{prefix}nbest_predictions.json"] = as_json(ranked(best))
     return scored
+
+
+def one_answer_reasons(split: str, predicted: dict[str, str], answers: Mapping[str, Sequence[str]]) -> list[str]:
+    """What about the answers says that nothing was learned: all are the same, and those of the file are not."""
+    if len(set(predicted.values())) != 1 or len({tuple(each) for each in answers.values()}) == 1:
+        return []
+    same = next(iter(predicted.values()))
+    return [f"all {split} answers are {same!r}" if same else f"no {split} question is answered"]
 
 
 def as_json(content: dict[str, Any]) -> str:

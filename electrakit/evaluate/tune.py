@@ -13,6 +13,7 @@ from electrakit.evaluate.glue import (
     clean_up,
     model_size,
     num_cores,
+    require_place_for,
     run_all,
     runners,
     with_model,
@@ -41,6 +42,7 @@ def finetune(model: str | Path, **settings: Any) -> dict[str, Any]:
     """
     config = FinetuneConfig.of(model, **settings)
     assert config.model is not None and config.out is not None
+    require_place_for("finetune", config.out)
     source = source_of(config)
     if source.data is None:
         console.print(in_words(source), markup=False, soft_wrap=True)

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from electrakit import __version__
 from electrakit.run_files import Line, RunFiles
+from electrakit.share.card_glue import eval_results, glue_section
 from electrakit.share.onnx_files import Measured
 from electrakit.share.usage import how_to_use
-from electrakit.share.words import counted, duration, in_words, millions, percent, runs, table
+from electrakit.share.words import counted, duration, in_words, millions, table
 
 CURVES = "training.png"  # the picture, beside the card
 LOCAL = {  # settings that say nothing about the model: where, when and how fast things are written and computed
@@ -20,9 +21,7 @@ LOCAL = {  # settings that say nothing about the model: where, when and how fast
 NOT_USED = {"discriminator", "generator", "share", "objective"}  # by a run with networks and an objective of one's own
 PAPER_POSITIONS = 1_000_000 * 128 * 128  # that ELECTRA-Small saw: steps, rows, tokens
 BARELY_BETTER = 0.6  # an AUC below this: little more than chance
-SPLITS = {"mnli": "validation_matched"}  # of the Hub's GLUE; "validation" elsewhere
 SCHEDULES = {"official": "linear decay", "linear": "linear decay", "cosine_restarts": "cosine decay with restarts"}
-METRICS = {"matthews": "matthews_correlation", "spearman": "spearmanr"}  # as the Hub calls them
 
 VALIDATION = {  # figure -> what it is, and of which network
     "mlm_loss": ("generator", "loss (nats per chosen token)"),
@@ -48,6 +47,7 @@ class Facts:
     step: int
     seconds: float
     flops: float
+    """As the paper counts them, and the report."""
     manifest: dict[str, Any] | None
     """Of the shards, if they are still there."""
     sources: list[str]
@@ -91,7 +91,7 @@ def write_card(facts: Facts, path: Path) -> None:
         training_data(facts),
         training(facts),
         validation(facts),
-        glue(facts),
+        glue_section(facts.glue) if facts.network == "discriminator" else None,
         onnx(facts),
         limits(facts),
         licence(facts),
@@ -102,25 +102,10 @@ def write_card(facts: Facts, path: Path) -> None:
 
 def metadata(facts: Facts) -> Any:
     """As the Hub reads it: huggingface_hub checks the form."""
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import ModelCardData
 
     base = facts.run.settings.get(f"init_{facts.network}")
-    results = []
-    for name, task in (facts.glue or {}).get("tasks", {}).items() if facts.network == "discriminator" else ():
-        metric = task["metric"]
-        results.append(
-            EvalResult(
-                task_type="text-classification",
-                task_name="Text classification",
-                dataset_type="nyu-mll/glue",
-                dataset_name=f"GLUE {task['title']}",
-                dataset_config=name,
-                dataset_split=SPLITS.get(name, "validation"),
-                metric_type=METRICS.get(metric, metric),
-                metric_name=f"{metric}, median of {runs(len(task['seeds']))}",
-                metric_value=round(task["median"], 4),
-            )
-        )
+    results = eval_results(facts.glue) if facts.glue and facts.network == "discriminator" else []
     return ModelCardData(
         library_name="transformers",
         license=facts.licence,
@@ -194,7 +179,9 @@ def training(facts: Facts) -> str:
     known = {
         "steps": f"{facts.step:,}{of_all}, of {settings.get('batch_size')} rows of {settings.get('length')} tokens",
         "tokens": f"{in_words(_num_tokens(facts))} seen, {epochs:.2f} times the training data",
-        "compute": None if facts.is_custom else f"{facts.flops:.2g} FLOPs of matrix products, forward and backward",
+        "compute": None
+        if facts.is_custom
+        else f"{facts.flops:.2e} FLOPs, counted as in the ELECTRA paper".replace("+", ""),
         "time": f"{duration(facts.seconds)} on {_hardware(run.environment)}",
         "precision": settings.get("precision"),
         "objective": None if facts.is_custom else _objective(facts.kind, objective),
@@ -259,31 +246,6 @@ def validation(facts: Facts) -> str | None:
     num_rows = min(facts.run.settings.get("valid_rows", 0), facts.run.data.get("rows", {}).get("valid", 0))
     intro = f"On {num_rows:,} rows that were not trained on, at {step}:"
     return "\n\n".join(["## Validation", intro, table(("network", "figure", "value"), rows)])
-
-
-def glue(facts: Facts) -> str | None:
-    if facts.network != "discriminator":
-        return None
-    if not facts.glue or not facts.glue["tasks"]:
-        return "## GLUE\n\nNot measured."
-    tasks, average = facts.glue["tasks"], facts.glue["average"]
-    num_seeds = max(len(task["seeds"]) for task in tasks.values())
-    rows = []
-    for task in tasks.values():
-        figures = [percent(task[figure]) for figure in ("median", "sd", "min", "max")]
-        failed = f"{len(task['collapsed'])} of {len(task['seeds'])}" if task["collapsed"] else "–"
-        rows.append((task["title"], task["metric"], *figures, str(len(task["seeds"])), failed))
-    note = f"Dev scores × 100 of fine-tuning, the median of {runs(num_seeds)} with different seeds, and how far they spread."
-    if average["value"] is not None:
-        which = (
-            "the eight tasks (without WNLI)"
-            if average["is_complete"]
-            else f"these {len(average['tasks'])} tasks only, which is"
-        )
-        which += "" if average["is_complete"] else " not the average of the papers"
-        note += f" The average over {which}: **{percent(average['value'])}**."
-    header = ("task", "metric", "median", "sd", "min", "max", "runs", "collapsed")
-    return "\n\n".join(["## GLUE", note, table(header, rows)])
 
 
 def onnx(facts: Facts) -> str | None:

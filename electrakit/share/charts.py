@@ -169,7 +169,7 @@ def curves(run: RunFiles, num_buckets: int) -> dict[str, Any]:
         "at": None if is_whole else plain(bucket_means(steps, edges), 8),
         "train": train,
         "valid": {chart.key: points for chart in CHARTS if (points := validations(run, chart.key, num_buckets))},
-        "has_baseline": has_baseline(run.settings),
+        "base_rate": run.base_rate,
     }
 
 
@@ -181,13 +181,6 @@ def validations(run: RunFiles, key: str, num_buckets: int) -> list[list[float | 
     steps, values = steps[known], values[known]
     chosen = min_max(values, bucket_edges(len(values), num_buckets))
     return [plain(steps[chosen]), plain(values[chosen])]
-
-
-def has_baseline(settings: dict[str, Any]) -> bool:
-    """Whether the share of replaced tokens says what is reached by guessing: where every token is judged replaced or not."""
-    objective = settings.get("objective")
-    objective = objective if isinstance(objective, dict) else {}
-    return objective.get("kind", "electra") == "electra" and objective.get("loss_on", "all") == "all"
 
 
 def buckets_for(num_runs: int) -> int:

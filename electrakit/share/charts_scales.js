@@ -193,7 +193,7 @@ class Run {
         const kept = valid[0].map((step, place) => place).filter((place) => !train || valid[0][place] > 0);
         found.valid = kept.length ? [this.xs(kept.map((place) => valid[0][place]), axis), kept.map((place) => valid[1][place])] : null;
       }
-      const rates = this.has_baseline && this.train.replaced_rate;
+      const rates = this.base_rate && this.train[this.base_rate];
       if (rates && (chart.baseline === "entropy" || chart.baseline === "majority")) {
         const guess = chart.baseline === "entropy" ? entropy : (rate) => Math.max(rate, 1 - rate);
         found.base = [this.xs(this.at, axis), smooth(rates.mean, Math.max(sigma, 1)).map((rate) => (rate === null ? null : guess(rate)))];

@@ -27,6 +27,7 @@ def draw_curves(run: RunFiles, last_step: int) -> bytes:
     for place, (name, title, colour) in enumerate(panels, 1):
         axes = figure.add_subplot(1, len(panels), place)
         train, valid = (_points(lines, split, name) for split in ("train", "valid"))
+        valid = [(step, value) for step, value in valid if step > 0 or not train]  # as in the report
         if train:
             steps, values = zip(*train, strict=True)
             axes.plot(steps, values, color=colour, alpha=0.3, linewidth=0.8)

@@ -21,11 +21,13 @@ from electrakit.data.batches import Batches, hash_of_file, read_manifest
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.data.writing import write_json
 from electrakit.errors import UserError
-from electrakit.model.counts import useful_flops
+from electrakit.loading import weights_fingerprint
+from electrakit.model.counts import flops_per_step
 from electrakit.model.inputs import InputsFor
 from electrakit.run_files import RunFiles, is_run, read_run
 from electrakit.share import hub, onnx_files
 from electrakit.share.card import CURVES, Facts, write_card
+from electrakit.share.card_glue import USED
 from electrakit.share.curves import draw_curves
 from electrakit.share.networks import Part, compare, load_parts, write_model
 from electrakit.share_config import ExportConfig
@@ -50,6 +52,8 @@ class Exported(os.PathLike):
     """All files and their sizes in bytes."""
     onnx: list[onnx_files.Measured] = field(default_factory=list)
     """How the ONNX files compare with torch."""
+    notes: list[str] = field(default_factory=list)
+    """What to know about the GLUE scores that were found."""
     url: str | None = None
     """On the Hub, if it was sent there."""
 
@@ -92,16 +96,20 @@ def export(
     run_files, place = find_checkpoint(config)
     identity = identity_of(run_files)
     require_free(config.out, run_files, identity)
-    results = read_glue(config.glue or run_files.path / "glue", is_asked=config.glue is not None)
+    scores = config.glue or run_files.path / "glue"
+    results = read_glue(scores, is_asked=config.glue is not None)
     with while_it_is_there(place):
-        facts = facts_of(config, run_files, place, results)
+        facts = facts_of(config, run_files, place)
         parts, tokenizer = load_parts(run_files.path, place), tokenizer_of(run_files, place)
     ids = rows_of(run_files, tokenizer)
     with whole_or_nothing(config.out) as folder:
+        for part in parts:
+            write_model(part, part.folder(folder), tokenizer)
+        results, said = scores_of(weights_fingerprint(folder), results, scores, config)
+        facts = replace(facts, glue=results)
         differences, measured = {}, []
         for part in parts:
             own = part.folder(folder)
-            write_model(part, own, tokenizer)
             differences[part.name] = compare(part, own, ids, tokenizer.special_ids)
             if config.onnx:
                 inputs_for = InputsFor.of(part.model, tokenizer.special_ids["pad"], tokenizer.special_ids["sep"])
@@ -117,9 +125,9 @@ def export(
         notes = {"format": 1, "electrakit": __version__, "run": run_files.name, "identity": identity}
         write_json(folder / MARK, {**notes, "step": facts.step, "files": hashes})
         require_free(config.out, run_files, identity)  # still: all this may have taken minutes
-    made = Exported(config.out, facts.step, differences, files_of(config.out), measured)
+    made = Exported(config.out, facts.step, differences, files_of(config.out), measured, said)
     if config.push is not None and not config.dry_run:
-        made = replace(made, url=hub.push(config.out, config.push, is_private=config.private))
+        made = replace(made, url=hub.push(config.out, config.push, MARK, is_private=config.private))
     return made
 
 
@@ -254,8 +262,8 @@ def rows_of(run: RunFiles, tokenizer: TokenizerFiles) -> Tensor:
 # --- for the card ------------------------------------------------------------------------------------------------------
 
 
-def facts_of(config: ExportConfig, run: RunFiles, place: Path, glue: dict[str, Any] | None) -> Facts:
-    """What the cards of both networks say of the run."""
+def facts_of(config: ExportConfig, run: RunFiles, place: Path) -> Facts:
+    """What the cards of both networks say of the run; its scores come later."""
     progress = read_progress(place)
     manifest, sources = None, []
     with contextlib.suppress(UserError, OSError, ValueError, KeyError):
@@ -270,10 +278,10 @@ def facts_of(config: ExportConfig, run: RunFiles, place: Path, glue: dict[str, A
         run=run,
         step=progress.step,
         seconds=progress.seconds,
-        flops=useful_flops(stored) * stored.batch_size * progress.step,
+        flops=flops_per_step(stored) * progress.step,
         manifest=manifest,
         sources=[Path(each["name"]).name for each in sources],
-        glue=glue,
+        glue=None,
         licence=config.licence,
     )
 
@@ -304,6 +312,23 @@ def read_glue(folder: Path, is_asked: bool) -> dict[str, Any] | None:
     try:
         figures = json.loads(path.read_text(encoding="utf-8"))
         assert isinstance(figures["tasks"], dict) and isinstance(figures["average"], dict)
+        assert all(set(task) >= USED for task in figures["tasks"].values())
     except (OSError, ValueError, KeyError, TypeError, AssertionError):
         raise UserError(f"{path} cannot be read; run electra glue again, or leave --glue out") from None
     return figures
+
+
+def scores_of(
+    weights: str, results: dict[str, Any] | None, place: Path, config: ExportConfig
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """The results if they are those of these weights, and what there is to say. Others are refused if they were asked for."""
+    if results is None or results.get("weights") == weights:
+        return results, []
+    if results.get("weights") is None:
+        return results, [f"{place} does not say which weights it scored: not checked, the card says so"]
+    what = f"{place} has the scores of other weights than these (of {results.get('model')})"
+    if config.glue is not None:
+        raise UserError(
+            f"--glue {what}; export without it, score that with electra glue {config.out}, and export again with its --out"
+        )
+    return None, [f"{what}: left out of the card; electra glue {config.out} scores these"]

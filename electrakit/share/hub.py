@@ -1,9 +1,16 @@
 """A folder in, a repository of the Hugging Face Hub out; what can go wrong is said in one line."""
 
+import glob
+import json
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from electrakit.errors import UserError
 from electrakit.loading import one_line
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 LOGIN = "hf auth login asks for one, or set HF_TOKEN"
 
@@ -24,8 +31,11 @@ def require_can_push(name: str, is_dry: bool = False) -> None:
         raise UserError(f"--push {name} needs a token of the Hugging Face Hub that may write: {LOGIN}")
 
 
-def push(folder: Path, name: str, is_private: bool) -> str:
-    """Create the repository if it is not there, send all files in one commit; the address."""
+def push(folder: Path, name: str, mark: str, is_private: bool) -> str:
+    """Create the repository if it is not there, send all files in one commit; the address.
+
+    mark: the file that lists the files of an export.
+    """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
@@ -33,7 +43,12 @@ def push(folder: Path, name: str, is_private: bool) -> str:
     kept = f"the export is whole in {folder}: the same command sends it again"
     try:
         address = api.create_repo(name, private=is_private, exist_ok=True)
-        api.upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message="Export of ElectraKit")
+        api.upload_folder(
+            repo_id=address.repo_id,
+            folder_path=folder,
+            commit_message="Export of ElectraKit",
+            delete_patterns=[glob.escape(old) for old in left_over(api, address.repo_id, folder, mark)] or None,
+        )
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else None
         why = {401: f"the token is not valid ({LOGIN})", 403: f"the token may not write to {name}"}.get(
@@ -47,3 +62,15 @@ def push(folder: Path, name: str, is_private: bool) -> str:
     ) as error:  # of the network: which library huggingface_hub asks with, and its errors, have changed before
         raise UserError(f"cannot reach {constants.ENDPOINT} for --push {name} ({one_line(error)}); {kept}") from None
     return str(address)
+
+
+def left_over(api: "HfApi", name: str, folder: Path, mark: str) -> list[str]:
+    """What an earlier export has sent and this one lacks, such as ONNX files of older weights; not what somebody else added."""
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            files = json.loads(Path(api.hf_hub_download(name, mark, local_dir=place)).read_text("utf-8"))["files"]
+        except (RemoteEntryNotFoundError, json.JSONDecodeError, KeyError, TypeError):
+            return []
+    return sorted(str(file) for file in files if not (folder / str(file)).exists())

@@ -1,6 +1,5 @@
 """Runs in, PNGs out as papers print them: the same curves as on the page, 300 dots an inch."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from electrakit.share.charts import (
     Chart,
     bucket_edges,
     bucket_means,
-    has_baseline,
     smoothed,
 )
 from electrakit.share.report_glue import Point, compute_points, published_points
@@ -27,7 +25,12 @@ if TYPE_CHECKING:
 
 SMOOTHING = 0.01
 START = 0.03
-POINTS_OF_A_SCORE = 15.0  # of the GLUE picture: how far apart a difference of 1 is on paper
+ROOM = 2.5  # points (of 72 an inch) around the middle of a mark that no name covers
+LEFT = ((-5, 4), "right", "baseline")  # of a mark, for its name: how far off, and which edge of the name lies there
+AROUND = (
+    *(((7, 0), "left", "center"), ((7, 4.5), "left", "center"), ((7, -4.5), "left", "center")),
+    *(((-7, 0), "right", "center"), ((0, 5), "center", "bottom"), ((0, -5), "center", "top")),
+)
 MOST_POINTS = 1500
 LINES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 MARKS = ("o", "s", "D", "^")
@@ -151,11 +154,11 @@ def draw_run(axes: "Axes", chart: Chart, run: RunFiles, place: int, num_steps: f
         sigma = num_steps * (len(at) - 1) / max(1.0, at[-1] - at[0]) if chart.can_smooth else 0.0
         axes.plot(at, means, color=colour, alpha=0.25, linewidth=0.7)
         axes.plot(at, smoothed(means, sigma), color=colour, linestyle=line)
-        if chart.baseline in ("entropy", "majority") and has_baseline(run.settings):
-            rates = smoothed(bucket_means(column(run.train, "replaced_rate"), edges), max(1.0, sigma))
+        if chart.baseline in ("entropy", "majority") and run.base_rate is not None:
+            rates = smoothed(bucket_means(column(run.train, run.base_rate), edges), max(1.0, sigma))
             axes.plot(
                 at,
-                entropy(rates) if chart.baseline == "entropy" else 1 - rates,
+                entropy(rates) if chart.baseline == "entropy" else np.maximum(rates, 1 - rates),
                 color=colour,
                 linestyle=":",
                 linewidth=1,
@@ -223,21 +226,6 @@ def in_legend(name: str) -> str:
     return ("\u200b" if shown.startswith("_") else "") + shown.replace("$", r"\$")
 
 
-def label_heights(points: Sequence[Point]) -> list[float]:
-    """How far above or below its point each name on the right stands, so that those of neighbours do not cover each other."""
-    heights = [0.0] * len(points)
-    order = sorted(
-        (place for place, point in enumerate(points) if point.part is None), key=lambda place: -points[place].score
-    )
-    for before, place in itertools.pairwise(order):
-        above, point = points[before], points[place]
-        distance = POINTS_OF_A_SCORE * (above.score - point.score)
-        if abs(math.log10(above.flops / point.flops)) < 1 and distance + heights[before] < 8.5:
-            heights[before] = heights[before] or 4.5
-            heights[place] = min(0.0, distance + heights[before] - 8.5)
-    return heights
-
-
 def glue_figure(runs: dict[str, RunFiles]) -> Any:
     """Published points hollow, ours filled; compute on a logarithmic axis."""
     from matplotlib.figure import Figure
@@ -256,34 +244,56 @@ def glue_figure(runs: dict[str, RunFiles]) -> Any:
         label="published",
         zorder=2.5,
     )
-    for point, height in zip(published, label_heights(published), strict=True):
-        is_left = point.part is not None
-        offset, align = ((-5, 4), "right") if is_left else ((7, height), "left")
-        name = point.label if point.source.startswith("Clark") else f"{point.label} ({point.source})"
-        axes.annotate(
-            *(name, (point.flops, point.score), offset),
-            textcoords="offset points",
-            ha=align,
-            va="baseline" if is_left else "center",
-            fontsize=6.5,
-            color="#666666",
+    scored = [point for point in compute_points(runs) if point["score"] is not None]
+    for ours in scored:
+        colour, mark = PALETTE[ours["run"] % len(PALETTE)], MARKS[ours["run"] % len(MARKS)]
+        axes.scatter(
+            [ours["flops"]],
+            [ours["score"]],
+            color=colour,
+            marker=mark,
+            s=34,
+            label=in_legend(ours["name"]),
+            zorder=3,
         )
-    for ours in compute_points(runs):
-        if ours["score"] is not None:
-            colour, mark = PALETTE[ours["run"] % len(PALETTE)], MARKS[ours["run"] % len(MARKS)]
-            axes.scatter(
-                [ours["flops"]],
-                [ours["score"]],
-                color=colour,
-                marker=mark,
-                s=34,
-                label=in_legend(ours["name"]),
-                zorder=3,
-            )
     axes.set_xscale("log")
-    right = max(point.flops for point in published)
-    axes.set_xlim(axes.get_xlim()[0] / 2, 10 ** (math.log10(right) + 0.8))
+    left, right = map(math.log10, axes.get_xlim())
+    axes.set_xlim(10 ** (left - 0.05 * (right - left)), 10 ** (right + 0.2 * (right - left)))  # room for names
     axes.set_xlabel("training compute, FLOPs")
     axes.set_ylabel("GLUE dev, mean of 8 tasks")
     figure.legend(loc="outside lower center", ncols=3)
+    figure.draw_without_rendering()  # from here on it is known where everything lies
+    name_points(axes, published, [(ours["flops"], ours["score"]) for ours in scored])
     return figure
+
+
+def name_points(axes: "Axes", points: Sequence[Point], others: Sequence[tuple[float, float]]) -> None:
+    """Each name beside its point, on the first side where it covers nothing; without such a side it is left out.
+
+    The paper's models choose first, then the parts of ELECTRA-Small's training, then what others trained.
+    """
+    from matplotlib.transforms import Bbox
+
+    frame, room = axes.get_window_extent(), ROOM * axes.figure.dpi / 72
+    places = axes.transData.transform([*((point.flops, point.score) for point in points), *others])
+    taken = [Bbox.from_extents(x - room, y - room, x + room, y + room) for x, y in places]
+    for point in sorted(
+        points, key=lambda point: (not point.source.startswith("Clark"), point.part not in (None, 1.0))
+    ):
+        name = point.label if point.source.startswith("Clark") else f"{point.label} ({point.source})"
+        for offset, across, up in AROUND if point.part is None else (LEFT, *AROUND) if point.part == 1 else (LEFT,):
+            words = axes.annotate(
+                *(name, (point.flops, point.score), offset),
+                textcoords="offset points",
+                ha=across,
+                va=up,
+                fontsize=6.5,
+                color="#666666",
+                in_layout=False,
+            )
+            box = words.get_window_extent()
+            is_inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            if is_inside and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+            words.remove()

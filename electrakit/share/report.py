@@ -54,15 +54,16 @@ def report(
 
 
 def follow(config: ReportConfig, paths: list[Path]) -> Runs:
-    """Write the page whenever a run has written something, until all are complete. The last one loads itself no more."""
+    """Write the page when a run has written something or has fallen silent, until all are complete; the last loads itself no more."""
     seen: object = None
     runs = named(paths)
     with Waiting() as waiting:
         try:
             while True:
                 newest = fingerprints(paths)  # before the files are read: what comes later is seen the next time
-                if newest != seen:
-                    runs, seen = named(paths), newest
+                if (newest, states_of(runs)) != seen:
+                    runs = named(paths)
+                    seen = newest, states_of(runs)
                     if all(run.is_complete for run in runs.values()):
                         break
                     write(config.out, page(runs, live=config.every))
@@ -73,6 +74,11 @@ def follow(config: ReportConfig, paths: list[Path]) -> Runs:
         finally:
             write(config.out, page(runs))
     return runs
+
+
+def states_of(runs: Runs) -> list[str]:
+    """A run falls silent by what it does not write."""
+    return [state_of(run)[0] for run in runs.values()]
 
 
 class Waiting:

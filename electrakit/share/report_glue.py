@@ -151,7 +151,9 @@ def _percent(value: Any) -> float | None:
 def _notes(task: dict[str, Any]) -> list[str]:
     num_collapsed, num_seeds = len(_list(task.get("collapsed"))), len(_list(task.get("seeds")))
     title = task.get("title", "a task")
-    return [f"{title}: {num_collapsed} of {num_seeds} fine-tuning runs collapsed"] if num_collapsed else []
+    notes = [f"{title}: {num_collapsed} of {num_seeds} fine-tuning runs collapsed"] if num_collapsed else []
+    warnings = "; ".join(map(str, _list(task.get("warnings"))))
+    return [*notes, warnings] if warnings else notes
 
 
 def _list(value: Any) -> list[Any]:

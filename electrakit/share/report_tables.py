@@ -37,9 +37,10 @@ def state_of(run: RunFiles) -> tuple[str, str]:
         return "complete", " · ".join(parts)
     if not run.lines:
         return "waiting", "no figures yet: the log of this run is empty"
-    age = time.time() - written_at(run)
-    if age > max(120.0, 10 * seconds_between_lines(run)):
-        silent = f"nothing was written for {duration(age)}; if it has stopped, the same command goes on with it"
+    written = written_at(run)
+    if time.time() - written > max(120.0, 10 * seconds_between_lines(run)):
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))  # stays true however old the page is
+        silent = f"nothing was written since {since}; if it has stopped, the same command goes on with it"
         return "silent", " · ".join([*parts, silent])
     left = seconds_left(run)
     return "running", " · ".join([*parts, *([] if left is None else [f"about {duration(left)} left"])])
@@ -181,8 +182,8 @@ def best_validation(run: RunFiles) -> int | None:
 
 def base_rate_entropy(run: RunFiles) -> float:
     """The discriminator's loss without having learned anything; not a number where it is scored otherwise."""
-    rate = last_valid(run, "replaced_rate")
-    if kind_of(run) != "electra" or not 0 < rate < 1:
+    rate = last_valid(run, run.base_rate or "")
+    if not 0 < rate < 1:
         return math.nan
     return float(entropy(np.array(rate)))
 

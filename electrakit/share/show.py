@@ -23,6 +23,8 @@ def show_export(settings: dict[str, Any]) -> None:
     for network, difference in made.differences.items():
         how = f"equal within {difference:.1g}" if difference else "equal, bit for bit"
         screen.print(f"reloaded: logits of the {network} {how}", markup=False)
+    for note in made.notes:
+        screen.print(note, markup=False, soft_wrap=True, style="yellow")
     if made.onnx:
         table = Table("file", "MB", "ms per row", "difference", "agreement")
         for one in made.onnx:

@@ -50,6 +50,8 @@ def how_to_use(facts: "Facts") -> str:
     note = "The encoder's weights are loaded, the head is new: it wants fine-tuning."
     if more:
         note += " `ignore_mismatched_sizes` drops the head of pretraining, which has the same name."
+    if more and facts.head == "replaced":
+        note += " For `num_labels=2` it has the same size, too, and is taken: `model.classifier.reset_parameters()` begins anew."
     parts += ["For a task of yours:", code(place, *(line.format(more=more) for line in FINE_TUNE)), note]
     if facts.head == "words":
         parts += ["To guess a masked word:", code(place, *(line.replace(SUBFOLDER, "") for line in FILL_MASK))]

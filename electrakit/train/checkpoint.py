@@ -28,7 +28,7 @@ from electrakit.objective.mlm import MaskedLM
 from electrakit.progress import console
 from electrakit.train.distributed import Team, fill, whole
 from electrakit.train.optim import Optimizer
-from electrakit.whole import sync
+from electrakit.whole import allow_reading, sync
 
 FORMAT = 1  # of manifest.json
 HIDDEN = "."  # folders that are being written or removed
@@ -100,6 +100,7 @@ class Checkpoints:
             self.clean()
             temporary.mkdir(parents=True)
             yield temporary
+            allow_reading(temporary)
             write_manifest(temporary)
             if path.exists():  # damaged, or from before a last validation
                 path.rename(path.parent / f"{HIDDEN}{path.name}{REPLACED}")

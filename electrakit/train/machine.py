@@ -126,6 +126,12 @@ def keep_memory() -> None:
         library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def give_back_memory() -> None:
+    """Steps of many sizes leave gaps in what is kept, more with every hour; now and then the system gets them back."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def find_peak_flops(team: Team) -> float | None:
     """What the GPU can do at most; None where we do not know it."""
     name = torch.cuda.get_device_name(team.device) if team.device.type == "cuda" else ""

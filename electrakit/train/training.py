@@ -215,6 +215,7 @@ class Training:
         with self.outside_of_training("save"):
             self.log.sync()
             path = self.checkpoints.save(self.progress, self.objective, self.optimizer, self.tokenizer, self.team)
+            machine.give_back_memory()
         self.last_saved = self.progress.step
         with self.outside_of_training("tell"):
             self.team.first_does(lambda: self.tell(path))

@@ -31,7 +31,7 @@ KINDS = {
     ".svg": "image/svg+xml",
 }
 MAX_BODY = 64 * 1024  # bytes
-MAX_SECONDS = 10.0  # for a body to arrive
+MAX_SECONDS = 10.0  # for a header to arrive, and for a body
 MAX_WAITING = 16  # questions; an impatient page has two or three
 SMALL = 50_000_000  # parameters: a second thread gains little, and waits for a core where a training runs beside it
 POLICY = {
@@ -62,7 +62,7 @@ def make_app(pairs: Sequence[Pair], host: str = "127.0.0.1") -> ASGIApp:
     async def ask(request: Request) -> Response:
         question = Question.of(await read_json(request))
         compute = QUESTIONS[request.url.path.rpartition("/")[2]](pairs, question)
-        return as_json(await desk.answer(compute))
+        return as_json(await desk.answer(compute, request))
 
     async def tell(request: Request) -> Response:
         return as_json(about(pairs))
@@ -96,13 +96,22 @@ class Desk:
         self.worker = ThreadPoolExecutor(1, "answers", torch.set_num_threads, (num_threads,))
         self.num_waiting = 0
 
-    async def answer(self, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    async def answer(self, compute: Callable[[], dict[str, Any]], request: Request) -> dict[str, Any]:
+        """What `compute` says; nothing is computed for somebody who leaves before it is their turn."""
         if self.num_waiting >= MAX_WAITING:
             raise Refused("too many questions at once; ask again in a second", 429, **{"retry-after": "1"})
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(self.worker, compute)
+        leaving: asyncio.Future[Any] = asyncio.create_task(until_gone(request))
         self.num_waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.worker, compute)
+            await asyncio.wait([answer, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise Refused("gone before the answer was there")
+            found: dict[str, Any] = answer.result()
+            return found
         finally:
+            answer.cancel()  # the page asks anew at every pause in typing: what is still in the queue is old
+            leaving.cancel()
             self.num_waiting -= 1
 
 
@@ -192,6 +201,12 @@ async def read_json(request: Request) -> Any:
         return json.loads(body, parse_constant=no_constant)
     except (ValueError, RecursionError):
         raise Refused("the body is not JSON") from None
+
+
+async def until_gone(request: Request) -> None:
+    """Behind the body nothing comes but the end of the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def no_constant(name: str) -> None:

@@ -1,5 +1,6 @@
 """Names of models in, a page to play with them out: served at this machine until Ctrl-C."""
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -7,15 +8,17 @@ import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
 
+import h11
 from rich.console import Console
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from electrakit.errors import UserError
 from electrakit.share.open_pair import open_pair
 from electrakit.share.pair import Pair
 from electrakit.share.play.answers import describe
-from electrakit.share.play.app import is_loopback, make_app
+from electrakit.share.play.app import MAX_SECONDS, is_loopback, make_app
 from electrakit.share_config import check_models
 
 Place = str | os.PathLike[str]
@@ -129,11 +132,40 @@ def address_of(listener: socket.socket, host: str) -> str:
     return f"http://{shown}:{listener.getsockname()[1]}/"
 
 
+class Impatient(H11Protocol):
+    """Hangs up where a request's header does not arrive whole in MAX_SECONDS: uvicorn itself would wait for ever."""
+
+    header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.forget()
+        super().connection_lost(exc)
+
+    def watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE:  # the header is there
+            self.forget()
+        elif self.header_timer is None:
+            self.header_timer = self.loop.call_later(MAX_SECONDS, self.transport.close)
+
+    def forget(self) -> None:
+        if self.header_timer is not None:
+            self.header_timer.cancel()
+            self.header_timer = None
+
+
 def server_of(app: ASGIApp) -> Server:
     return Server(
         Config(
             app,
-            http="h11",
+            http=Impatient,
             ws="none",
             lifespan="off",
             log_level="error",

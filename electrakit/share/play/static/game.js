@@ -190,14 +190,16 @@ export class Game {
 
   board(results, numReplaced) {
     const points = ({ found, alarms }) => found - alarms;
-    const best = Math.max(...results.filter(Boolean).map(points));
+    const all = results.filter(Boolean).map(points);
+    const best = Math.max(...all);
+    const hasWinner = best > 0 && all.filter((each) => each === best).length === 1;
     return this.players.flatMap((name, number) => {
       const result = results[number];
       if (!result) return [];
       const total = this.totals[number];
       const alarms = (count) => many(count, "false alarm");
       const card = make("div", { className: "score" });
-      card.classList.toggle("wins", points(result) === best);
+      card.classList.toggle("wins", hasWinner && points(result) === best);
       card.append(
         make("h3", { textContent: number ? name : "You" }),
         make("p", { className: "figure" }, make("b", { textContent: String(result.found) }), ` of ${numReplaced} found`),
