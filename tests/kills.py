@@ -73,7 +73,8 @@ def has_ended(pid: int) -> bool:
 def kill_at_every_write(config: PretrainConfig) -> None:
     """Before the first file, sync or rename, before the second one, ...: until a run meets no more of them.
 
-    From a new checkpoint on, all of it again. Prints what each kill came before.
+    From a new checkpoint on, all of it again. Prints what each kill came before. A folder that is there already, and a sync right
+    after another one, change nothing that a kill would leave: there is no kill before them.
     """
     number, checkpoints = 0, None
     while True:
@@ -81,7 +82,7 @@ def kill_at_every_write(config: PretrainConfig) -> None:
         number = number + 1 if before == checkpoints else 1
 
         def arm(number: int = number) -> None:
-            calls = 0
+            calls, is_synced = 0, False
 
             def count(what: str) -> None:
                 nonlocal calls
@@ -94,14 +95,20 @@ def kill_at_every_write(config: PretrainConfig) -> None:
                 function = getattr(place, name)
 
                 def wrapper(*arguments, **settings):
-                    count(f"{name} {arguments[which]}")
+                    nonlocal is_synced
+                    if not (name == "fsync" and is_synced) and not (name == "mkdir" and Path(arguments[0]).exists()):
+                        count(f"{name} {arguments[which]}")
+                        is_synced = name == "fsync"
                     return function(*arguments, **settings)
 
                 setattr(place, name, wrapper)
 
             def note_open(event: str, arguments: tuple[object, ...]) -> None:
-                if event == "open" and "/checkpoints/" in str(arguments[0]) and set(str(arguments[1])) & set("wax+"):
-                    count(f"open {arguments[0]}")
+                nonlocal is_synced
+                if event == "open" and set(str(arguments[1])) & set("wax+"):
+                    is_synced = False
+                    if "/checkpoints/" in str(arguments[0]):
+                        count(f"open {arguments[0]}")
 
             for name in ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir"):
                 counted(os, name)

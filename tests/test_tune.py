@@ -60,6 +60,9 @@ def test_classes_are_learned_kept_by_name_and_predicted(folder, tmp_path, capsys
     assert electra("predict", tmp_path / "mine" / "model", folder / "test.csv", "--out", tmp_path / "mine") == 2
     assert "mine is a folder; name a file for the predictions" in capsys.readouterr().err
     assert not list(tmp_path.glob(".*"))
+    (tmp_path / "odd.tsv").write_bytes(b"text\ncaf\xe9\n")
+    electra("predict", tmp_path / "mine" / "model", tmp_path / "odd.tsv")
+    assert "odd.tsv: 1 rows are not quite UTF-8" in capsys.readouterr().err
     electra("predict", tmp_path / "mine" / "model", folder / "test.csv")
     assert capsys.readouterr().out == (tmp_path / "predicted.tsv").read_text()
     assert electra("predict", tmp_path / "mine" / "model", folder / "train.tsv", "--text", "nothing") == 2

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from electrakit.errors import UserError
 from electrakit.whole import write_whole
 
 
@@ -29,8 +30,11 @@ def fingerprint(paths: Iterable[Path]) -> str:
     """A hash of the content of files, whatever they are called. One that has not changed since is not read again."""
     hashes = []
     for path in paths:
-        state = path.stat()
-        hashes.append(_hash_of(path.resolve(), state.st_size, state.st_mtime_ns, state.st_ino))
+        try:
+            state = path.stat()
+            hashes.append(_hash_of(path.resolve(), state.st_size, state.st_mtime_ns, state.st_ino))
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from None
     return text_fingerprint(" ".join(hashes))
 
 

@@ -151,7 +151,10 @@ def label(opened: Opened, file: Path, text: tuple[str, ...]) -> Predicted:
     labels = None if opened.config.num_labels == 1 else opened.labels
     task = Task("own", "own", (), columns, (), label="", labels=labels)
     length = opened.notes.get("length") or opened.longest
-    rows = encode(examples_of(table, task, needs_labels=False), opened.tokenizer, length)
+    examples = examples_of(table, task, needs_labels=False)
+    for warning in examples.warnings:
+        console.print(warning, style="yellow", markup=False, soft_wrap=True)
+    rows = encode(examples, opened.tokenizer, length)
     found = [_said(labels, each) for each in opened.logits("sentences", task, rows).astype(float)]
     lines = ["\t".join(["index", *found[0]])]
     lines += ["\t".join([str(index), *map(str, row.values())]) for index, row in enumerate(found)]
