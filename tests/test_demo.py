@@ -40,7 +40,7 @@ def test_the_demo_walks_from_text_to_a_trained_pair_and_a_second_time_does_nothi
     }
     batches = Batches(tmp_path / "demo" / "shards", 8)
     assert batches.num_rows > 1000
-    assert len(load_tokenizer(tmp_path / "demo" / "tokenizer").vocabulary) == 8000
+    assert 5000 < len(load_tokenizer(tmp_path / "demo" / "tokenizer").vocabulary) <= 8000  # less text, fewer pieces
     valid = [line for line in read_metrics(tmp_path / "demo" / "run" / "metrics.jsonl") if line["split"] == "valid"]
     assert valid[-1]["mlm_loss"] < valid[0]["mlm_loss"]
 
