@@ -36,7 +36,8 @@ setup: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true # on all cores, where pip would use one; a few files are templates
 	@touch $@
 
 clean:
