@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electrakit.errors import UserError
+from electrakit.hashes import hash_of_file, hash_of_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -91,14 +92,7 @@ def require_reachable(name: str) -> None:
 
 def weights_fingerprint(folder: Path) -> str:
     """Of a folder's weights, whatever else is in it."""
-    import xxhash
-
-    whole = xxhash.xxh3_128()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            while block := file.read(2**22):
-                whole.update(block)
-    return whole.hexdigest()
+    return hash_of_text(" ".join(hash_of_file(path) for path in sorted(folder.glob("*.safetensors"))))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 
 from electrakit.errors import UserError
+from electrakit.hashes import hash_of_file
 from electrakit.progress import progress
 
 FORMAT = 1  # of manifest.json
@@ -235,11 +236,6 @@ def check_hash(path: Path, wanted: str) -> None:
     found = hash_of_file(path)
     if found != wanted:
         raise UserError(f"{path} is damaged (xxh3_128 {found}, the manifest says {wanted}): {PREPARE_AGAIN}")
-
-
-def hash_of_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()  # streamed: memory stays flat
 
 
 def check_sizes(batch_size: int, rank: int, world_size: int, micro_batch: int | None) -> None:

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from electrakit.data.batches import hash_of_file
 from electrakit.errors import UserError
+from electrakit.hashes import hash_of_file
 from electrakit.whole import write_whole
 
 NOTEBOOK = ".prepare"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from electrakit.errors import UserError
+from electrakit.hashes import hash_of_file, hash_of_text
 from electrakit.whole import write_whole
 
 
@@ -35,21 +36,9 @@ def fingerprint(paths: Iterable[Path]) -> str:
             hashes.append(_hash_of(path.resolve(), state.st_size, state.st_mtime_ns, state.st_ino))
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from None
-    return text_fingerprint(" ".join(hashes))
+    return hash_of_text(" ".join(hashes))
 
 
 @lru_cache(maxsize=1024)
 def _hash_of(path: Path, *state: int) -> str:
-    import xxhash
-
-    whole = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(2**22):
-            whole.update(block)
-    return whole.hexdigest()
-
-
-def text_fingerprint(text: str) -> str:
-    import xxhash
-
-    return xxhash.xxh3_128_hexdigest(text.encode())
+    return hash_of_file(path)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from electrakit.errors import UserError
 from electrakit.evaluate.encode import Encoded, encode
-from electrakit.evaluate.files import fingerprint, text_fingerprint
+from electrakit.evaluate.files import fingerprint
 from electrakit.evaluate.own import examples_of, read_table
 from electrakit.evaluate.read import find_file, has_split, read_split
 from electrakit.evaluate.read_hf import files_of
@@ -19,6 +19,7 @@ from electrakit.evaluate.tasks import Split, Task
 from electrakit.evaluate.token_tasks import find_token_file
 from electrakit.evaluate.windows import encode_squad
 from electrakit.evaluate_config import FinetuneSettings
+from electrakit.hashes import hash_of_text
 
 TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model")
 RESULT = {"title", "seed", "start_from", "metric", "score", "scores", "collapsed", "losses"}
@@ -131,7 +132,7 @@ class Job:
 
     def stamp(self) -> str:
         """The identity as a short string."""
-        return text_fingerprint(json.dumps(self.identity(), sort_keys=True))
+        return hash_of_text(json.dumps(self.identity(), sort_keys=True))
 
     def test_stamp(self) -> str:
         """What decides the test predictions."""

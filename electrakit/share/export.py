@@ -17,10 +17,11 @@ import xxhash
 from torch import Tensor
 
 from electrakit import __version__
-from electrakit.data.batches import Batches, hash_of_file, read_manifest
+from electrakit.data.batches import Batches, read_manifest
 from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
 from electrakit.data.writing import write_json
 from electrakit.errors import UserError
+from electrakit.hashes import hash_of_file
 from electrakit.loading import weights_fingerprint
 from electrakit.model.counts import flops_per_step
 from electrakit.model.inputs import InputsFor

@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from electrakit.data.batches import hash_of_file
 from electrakit.errors import UserError
+from electrakit.hashes import hash_of_file
 from electrakit.model.adapt import is_transformers
 from electrakit.model.encoder import Discriminator, Generator
 from electrakit.model.tie import first_names, load_state_once, state_once

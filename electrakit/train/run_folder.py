@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from electrakit.data.batches import hash_of_file, read_manifest
+from electrakit.data.batches import read_manifest
 from electrakit.data.writing import write_json
 from electrakit.errors import UserError, mended_by_user
+from electrakit.hashes import hash_of_file
 from electrakit.locks import only_writer
 from electrakit.pretrain_config import PretrainConfig, from_json, to_json
 from electrakit.run_files import read_metrics
