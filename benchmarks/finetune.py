@@ -1,9 +1,9 @@
-"""How fast is fine-tuning, beside transformers' Trainer? The same model, task, batch size and epochs on the same cores.
+"""Compare the speed of fine-tuning with transformers' Trainer: the same model, task, batch size and epochs on the same cores.
 
     python benchmarks/finetune.py MODEL --data glue --task cola --epochs 3 --seeds 3
 
-Trainer pads each batch to its longest row, has all cores for one run, and runs seed after seed; ours has one core for each run, and
-as many runs at once as there are cores. Both start in a process of their own, read and tokenize, train, and score on dev. Needs
+Trainer pads each batch to its longest row, uses all cores for one run, and runs the seeds one after the other. Ours uses one core per
+run and runs as many seeds at once as there are cores. Both start in a new process, read and tokenize, train, and score on dev. Needs
 `pip install accelerate`.
 """
 
@@ -19,13 +19,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from electrakit.evaluate.metrics import METRICS
-from electrakit.evaluate.read import read_split
-from electrakit.evaluate.tasks import find_task
+from electrakit.finetune.metrics import METRICS
+from electrakit.finetune.read_glue import read_split
+from electrakit.finetune.tasks import find_task
 
 
 def with_ours(arguments: argparse.Namespace, out: Path) -> list[float]:
-    """`electra finetune`, as a user would start it."""
+    """Run `electra finetune` like a user."""
     command = [sys.executable, "-m", "electrakit", "finetune", arguments.model, "--task", arguments.task]
     command += ["--data", arguments.data, "--seeds", arguments.seeds, "--epochs", arguments.epochs, "--out", out]
     command += ["--batch-size", arguments.batch_size, "--lr", arguments.lr, "--device", "cpu"]
@@ -35,7 +35,7 @@ def with_ours(arguments: argparse.Namespace, out: Path) -> list[float]:
 
 
 def with_trainer(arguments: argparse.Namespace, out: Path) -> list[float]:
-    """Each seed in a process of its own, with all cores."""
+    """Run each seed in a new process, with all cores."""
     scores = []
     for seed in range(1, arguments.seeds + 1):
         command = [sys.executable, __file__, arguments.model, "--trainer-seed", seed, "--data", arguments.data]
@@ -47,7 +47,7 @@ def with_trainer(arguments: argparse.Namespace, out: Path) -> list[float]:
 
 
 def run_trainer(arguments: argparse.Namespace) -> float:
-    """Trainer as its documentation shows it, dynamic padding on; nothing is saved or reported."""
+    """Run Trainer as its documentation shows, with dynamic padding; nothing is saved or reported."""
     import datasets
     import transformers
 
@@ -113,8 +113,8 @@ def main() -> None:
             started = time.perf_counter()
             scores = run(arguments, Path(folder) / "out")
             seconds[name] = time.perf_counter() - started
-            said = " ".join(f"{100 * score:.1f}" for score in scores)
-            table.add_row(name, f"{seconds[name]:.1f}", f"{100 * statistics.median(scores):.1f}", said)
+            each = " ".join(f"{100 * score:.1f}" for score in scores)
+            table.add_row(name, f"{seconds[name]:.1f}", f"{100 * statistics.median(scores):.1f}", each)
     Console().print(table)
     print(f"{seconds['transformers.Trainer'] / seconds['electra finetune']:.2f} times as fast")
 

@@ -1,4 +1,4 @@
-"""How fast the playground answers, with random weights of electra_small: one question after the other, and 100 at once.
+"""Measure how fast the playground answers, with random weights of electra_small: requests one after the other, and 100 at once.
 
 python benchmarks/play.py
 """
@@ -13,15 +13,15 @@ import httpx
 import torch
 
 from electrakit import presets, to_transformers
-from electrakit.data.tokenizer import load_tokenizer
+from electrakit.data.tokenizer_files import load_tokenizer
 from electrakit.model.build import build
-from electrakit.share.play.server import open_pairs, playing
+from electrakit.playground.server import open_pairs, playing
 
 SENTENCE = "The chef ate the meal and served it to the guests, who were waiting at the table near the window."
 
 
 def write_pair(folder: Path) -> Path:
-    """A vocabulary of the usual size, of which the sentence uses a few words."""
+    """Write a pair with a vocabulary of the usual size, of which the sentence uses a few words."""
     words = sorted({word.strip(",.").lower() for word in SENTENCE.split()})
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", ".", *words]
     vocabulary += [f"word{number}" for number in range(30_522 - len(vocabulary))]

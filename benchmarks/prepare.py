@@ -1,9 +1,9 @@
-"""How fast is `electra prepare`, beside what it is made of? Ratios, one run, interleaved rounds, medians.
+"""Compare the speed of `electra prepare` with the libraries it uses: ratios of medians over interleaved rounds.
 
     python benchmarks/prepare.py corpus/ --tokenizer tokenizer        # your text
     python benchmarks/prepare.py builtin:python                       # the prose inside this Python
 
-Without --tokenizer one of 30,522 pieces is trained on the corpus first.
+Without --tokenizer, one with 30,522 entries is trained on the corpus first.
 """
 
 import argparse
@@ -22,11 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 import electrakit
-from electrakit.config import CorpusConfig
-from electrakit.data.files import Notes
-from electrakit.data.sources import cut, find_inputs, read
-from electrakit.data.tokenizer import TokenizerFiles, load_tokenizer
-from electrakit.engine import Workers
+from electrakit.common.hardware import num_cores
+from electrakit.common.workers import WorkerPool
+from electrakit.config.corpus import CorpusConfig
+from electrakit.data.read.formats import read_batch
+from electrakit.data.read.notes import Notes
+from electrakit.data.read.sources import cut_inputs, find_inputs
+from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 
 LENGTH = 128
 
@@ -34,9 +36,9 @@ LENGTH = 128
 def read_documents(inputs: list[str], num_bytes: float) -> list[list[str]]:
     config = CorpusConfig(inputs=tuple(inputs))
     documents, size = [], 0
-    with Workers(config.num_workers) as workers:
-        for piece in cut(find_inputs(config, Notes()), config, workers):
-            read_now = [document.lines for document in read(piece, config)[0]]
+    with WorkerPool(config.num_workers) as workers:
+        for batch in cut_inputs(find_inputs(config, Notes()), config, workers):
+            read_now = [document.lines for document in read_batch(batch, config)[0]]
             documents += read_now
             size += sum(len(line) + 1 for lines in read_now for line in lines)
             if size > num_bytes:
@@ -44,11 +46,11 @@ def read_documents(inputs: list[str], num_bytes: float) -> list[list[str]]:
     return documents
 
 
-# --- the pieces that are compared ----------------------------------------------------------------------------------
+# --- what is compared ------------------------------------------------------------------------------------------
 
 
 def prepare_end_to_end(corpus: Path, tokenizer: Path, fast: bool) -> float:
-    """The real command in a process of its own, start-up included."""
+    """The real command in a new process, including its start-up."""
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "shards")
         code = f"import electrakit\nelectrakit.prepare([{str(corpus)!r}], tokenizer={str(tokenizer)!r}, out={out!r}, length={LENGTH})"
@@ -59,7 +61,7 @@ def prepare_end_to_end(corpus: Path, tokenizer: Path, fast: bool) -> float:
 
 
 def without_tokie() -> Path:
-    """A folder that, first on the path, makes `import tokie` fail, in worker processes too."""
+    """A folder that makes `import tokie` fail if it is first on the path, also in worker processes."""
     folder = Path(tempfile.gettempdir()) / "electrakit-benchmark-without-tokie"
     folder.mkdir(exist_ok=True)
     (folder / "tokie.py").write_text("raise ImportError('left out for the benchmark')\n")
@@ -67,7 +69,7 @@ def without_tokie() -> Path:
 
 
 def encode_batch_fast(lines: list[str], tokenizer: TokenizerFiles) -> float:
-    """The tokenizers library alone, all threads: no reading, no rows, no files."""
+    """The tokenizers library alone with all threads: no reading, no rows, no files."""
     started = time.perf_counter()
     for start in range(0, len(lines), 10_000):
         tokenizer.tokenizer.encode_batch_fast(lines[start : start + 10_000], add_special_tokens=False)
@@ -75,7 +77,7 @@ def encode_batch_fast(lines: list[str], tokenizer: TokenizerFiles) -> float:
 
 
 def pure_python(documents: list[list[str]], vocabulary: dict[str, int]) -> float:
-    """Line by line in Python, with the tokenizer of the official code as transformers keeps it; one process."""
+    """Line by line in Python in one process, with the tokenizer of the official code, of which transformers has a copy."""
     from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer, WordpieceTokenizer
 
     splitter, pieces = BasicTokenizer(do_lower_case=True), WordpieceTokenizer(vocabulary, unk_token="[UNK]")
@@ -94,7 +96,7 @@ def pure_python(documents: list[list[str]], vocabulary: dict[str, int]) -> float
 
 
 def read_batches(shards: Path) -> float:
-    """Tokens per second of one core, from cached shards, in training order."""
+    """Tokens per second on one core, from cached shards, in training order."""
     batches = electrakit.Batches(shards, 128)
     batches(0)
     num_steps = max(200, min(2000, batches.num_rows // 128))
@@ -105,7 +107,7 @@ def read_batches(shards: Path) -> float:
 
 
 def peak_memory(corpus: Path, tokenizer: Path) -> float:
-    """Peak resident memory in MB of `electra prepare`: the main process and all its workers together, looked at often."""
+    """Peak resident memory in MB of `electra prepare`, sampled often: the main process and all its workers together."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["prepare", str(corpus), "--tokenizer", str(tokenizer), "--out", str(Path(folder) / "shards")]
         process = subprocess.Popen(
@@ -151,7 +153,7 @@ def main() -> None:
         loaded = load_tokenizer(tokenizer)
         loaded.save(folder / "used")
         tokenizer = folder / "used"
-        # Those that run in this process, without a start-up that counts, get a share of the text; speeds are per byte.
+        # What runs in this process has no start-up to measure, so a part of the text is enough; speeds are per byte.
         some = documents[: max(1, len(documents) // 4)]
         few = documents[: max(1, len(documents) // 40)]
         some_lines = [line for lines in some for line in lines]
@@ -183,9 +185,7 @@ def print_table(
     medians = {name: statistics.median(values) for name, values in speeds.items()}
     alone = medians["tokenizers.encode_batch_fast alone"]
     slow = medians["pure Python, line by line, one process"]
-    title = (
-        f"{len(os.sched_getaffinity(0))} cores; electra prepare from its start to its end, the others without start-up"
-    )
+    title = f"{num_cores()} cores; electra prepare from its start to its end, the others without start-up"
     table = Table(title=title, title_justify="left")
     for column in ("", "MB of text", "MB/s (median)", "range", "× encode_batch_fast", "× pure Python"):
         table.add_column(column, justify="left" if not column else "right")

@@ -1,6 +1,6 @@
-"""A name in, a training step out: ElectraKit in its variants, and other PyTorch code for ELECTRA as people write it.
+"""The training steps that pretrain_step.py compares: variants of ElectraKit, and other PyTorch code for ELECTRA.
 
-Every step is the same work: the loss of replaced-token detection on ids (B, T), its gradient, clipping, an update by AdamW.
+Every step does the same work: the loss of replaced-token detection on ids (B, T), its gradient, clipping, an update by AdamW.
 """
 
 import atexit
@@ -19,30 +19,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electrakit import presets
+from electrakit.common.progress import console
+from electrakit.config.network import NetworkConfig
+from electrakit.config.pretrain import PretrainConfig, override
 from electrakit.model.build import THEIR_NAMES
-from electrakit.model.encoder import use_kernels
+from electrakit.model.networks import use_kernels
 from electrakit.model.tie import tie
-from electrakit.network_config import NetworkConfig
 from electrakit.objective.build import build_objective
 from electrakit.objective.electra import Electra
-from electrakit.pretrain_config import PretrainConfig, override
-from electrakit.progress import console
-from electrakit.train.distributed import Team, wrapped
-from electrakit.train.loop import train_step
+from electrakit.train.distributed import ProcessGroup, distribute
+from electrakit.train.loop import synchronise, train_step
 from electrakit.train.optim import Optimizer
-from electrakit.train.training import Training
+from electrakit.train.state import TrainState
 
 SPECIAL = {"pad": 0, "cls": 101, "sep": 102, "mask": 103}
 LR = 1e-4
 GEN_WEIGHT, DISC_WEIGHT, MASK_PROB, REPLACE_PROB = 1.0, 50.0, 0.15, 0.85
 
 Step = Callable[[Tensor], float]
-"""ids (B, T) -> the loss, with the weights changed."""
+"""Trains on ids (B, T) and returns the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What all contenders have in common."""
+    """The settings that all contenders share."""
 
     size: str = "small"
     length: int = 128
@@ -51,9 +51,9 @@ class Settings:
     padding: float = 0.0
     precision: str = "fp32"
     clock: str = "wall"
-    """wall, or cpu: the time that a process computes, which other work on the machine hardly changes."""
+    """wall, or cpu: CPU time, which other programs on the machine hardly change."""
     attention: str = "sdpa"
-    """How transformers' models attend; sdpa is its default."""
+    """The attention implementation of transformers; sdpa is its default."""
 
     def autocast(self) -> torch.autocast:
         return torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16")
@@ -76,19 +76,19 @@ def masked_lm(settings: Settings) -> PretrainConfig:
     return override(electra_config(settings), {"objective": {"kind": "mlm"}, "generator": None})
 
 
-def ours(config: PretrainConfig, settings: Settings, team: Team, *, how: str = "kernels") -> Step:
-    """Our own networks: with kernels as `electra pretrain` runs them, plain, or compiled."""
+def ours(config: PretrainConfig, settings: Settings, group: ProcessGroup, *, how: str = "kernels") -> Step:
+    """Our networks: with kernels as in `electra pretrain`, in plain torch, or compiled."""
     objective = build_objective(config, SPECIAL).train()
     if how == "kernels" and not use_kernels(objective):
         raise RuntimeError("the kernels cannot be built here: is there a C++ compiler?")
     if how == "compiled":
         objective.compile()
-    return our_step(objective, config, settings, team)
+    return our_step(objective, config, settings, group)
 
 
-def our_step(objective: nn.Module, config: PretrainConfig, settings: Settings, team: Team) -> Step:
+def our_step(objective: nn.Module, config: PretrainConfig, settings: Settings, group: ProcessGroup) -> Step:
     optimizer = Optimizer(objective, config.optim)
-    module = wrapped(objective, team, fsdp=False)
+    module = distribute(objective, group, fsdp=False)
 
     def step(ids: Tensor) -> float:
         with settings.autocast():
@@ -102,40 +102,40 @@ def our_step(objective: nn.Module, config: PretrainConfig, settings: Settings, t
     return step
 
 
-def whole_loop(config: PretrainConfig, settings: Settings, team: Team) -> Step:
-    """What `electra pretrain` does in a step: rows from shards, all figures, a line of the log every step."""
+def whole_loop(config: PretrainConfig, settings: Settings, group: ProcessGroup) -> Step:
+    """A step of `electra pretrain`: rows from shards, all metrics, a log line at every step."""
     folder = Path(tempfile.mkdtemp(prefix="pretrain_step"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     words = [f"w{number}" for number in range(config.discriminator.vocab_size - 5)]
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
-    # one document of full rows: padding would cost nothing, and make the loop look fast
+    # one document of full rows: padding is skipped and would make the loop look fast
     num_words = 4 * settings.batch * (settings.length - 2)
     (folder / "text.txt").write_text(" ".join(random.Random(0).choices(words, k=num_words)))
     command = [sys.executable, "-m", "electrakit", "prepare", str(folder / "text.txt"), "--out", str(folder / "shards")]
     command += ["--tokenizer", str(folder / "vocab.txt"), "--length", str(settings.length)]
-    subprocess.run(command, check=True, capture_output=True)  # by itself: a worker may have no workers
+    subprocess.run(command, check=True, capture_output=True)  # in a new process: a worker may not start workers
     never = {"valid_every": 10**9, "save_every": 10**9}
     config = override(
         config,
         {"data": folder / "shards", "run": folder / "run", "precision": settings.precision, "log_every": 1, **never},
     )
     (folder / "run").mkdir()
-    console.quiet = True  # the table is what is read here
-    training = Training(config, None, team)
+    console.quiet = True  # only the table is shown
+    training = TrainState(config, None, group)
 
     def step(ids: Tensor) -> float:
-        training.should_stop(False)
+        synchronise(training, stop_requested=False)
         train_step(training)
         training.progress.step += 1
-        loss = training.figures.sums["loss"].item()  # of this step alone: each one is logged
-        training.write_log()
+        loss = training.metrics.sums["loss"].item()  # of this step only, because every step is logged
+        training.log.write("train", training.progress.step, training.pop_train_metrics())
         return loss
 
     return step
 
 
-def our_objective_around(config: PretrainConfig, settings: Settings, team: Team) -> Step:
-    """`electrakit.Electra` around a pair of transformers."""
+def our_objective_around(config: PretrainConfig, settings: Settings, group: ProcessGroup) -> Step:
+    """`electrakit.Electra` around a pair of transformers models."""
     generator, discriminator = transformers_pair(config, settings)
     tie(generator, discriminator, share="embeddings")
     electra = Electra(
@@ -146,12 +146,12 @@ def our_objective_around(config: PretrainConfig, settings: Settings, team: Team)
         sep_token_id=SPECIAL["sep"],
         mask_ignore_token_ids=[SPECIAL["cls"], SPECIAL["sep"]],
     )
-    return our_step(electra.train(), config, settings, team)
+    return our_step(electra.train(), config, settings, group)
 
 
 # --- others ----------------------------------------------------------------------------------------------------------
 
-CLASSES = {  # of transformers: config, generator, discriminator
+CLASSES = {  # transformers classes: config, generator, discriminator
     "classic": ("ElectraConfig", "ElectraForMaskedLM", "ElectraForPreTraining"),
     "bert": ("BertConfig", "BertForMaskedLM", "BertForTokenClassification"),
     "albert": ("AlbertConfig", "AlbertForMaskedLM", "AlbertForTokenClassification"),
@@ -187,7 +187,7 @@ def albert_pair(settings: Settings) -> PretrainConfig:
 
 
 def smaller(config: PretrainConfig, settings: Settings) -> PretrainConfig:
-    """With dropout everywhere, for rows of this length; for a test, with few layers and words."""
+    """A config with dropout, for rows of this length; with few layers and words for tests."""
     network: dict[str, Any] = {"dropout": 0.1, "attention_dropout": 0.1, "max_length": max(128, settings.length)}
     if settings.size != "small":
         network |= {"vocab_size": 8_000, "num_layers": 2}
@@ -198,7 +198,7 @@ def smaller(config: PretrainConfig, settings: Settings) -> PretrainConfig:
 
 
 def their_step(model: nn.Module, loss_of: Callable[[Tensor], Tensor], settings: Settings) -> Step:
-    """AdamW as torch sets it, without decay of biases and norms."""
+    """AdamW with torch's defaults, without weight decay for biases and norms."""
     decays = {name: not name.endswith("bias") and "LayerNorm" not in name for name, _ in model.named_parameters()}
     groups = [
         {"params": [each for name, each in model.named_parameters() if decays[name] == kind], "weight_decay": decay}
@@ -219,7 +219,7 @@ def their_step(model: nn.Module, loss_of: Callable[[Tensor], Tensor], settings: 
 
 
 class FirstOutput(nn.Module):
-    """A transformers model that gives its logits alone, as electra-pytorch wants it."""
+    """A transformers model that returns only its logits, as electra-pytorch expects."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -229,8 +229,8 @@ class FirstOutput(nn.Module):
         return self.model(*arguments, **named)[0]
 
 
-def electra_pytorch(config: PretrainConfig, settings: Settings, team: Team) -> Step:
-    """The package from PyPI, used as in its own pretraining script: three tables are shared, the output table is not."""
+def electra_pytorch(config: PretrainConfig, settings: Settings, group: ProcessGroup) -> Step:
+    """The package from PyPI, used as in its own pretraining script: three embeddings are shared, the output embeddings are not."""
     from electra_pytorch import Electra as TheirElectra
 
     generator, discriminator = transformers_pair(config, settings)
@@ -254,7 +254,7 @@ def electra_pytorch(config: PretrainConfig, settings: Settings, team: Team) -> S
 
 
 def choose(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Which tokens are chosen (B, T), each by itself, and the ids with most of these masked (B, T)."""
+    """Which tokens are selected (B, T), each independently, and the ids with most of these masked (B, T)."""
     is_special = (ids == SPECIAL["pad"]) | (ids == SPECIAL["cls"]) | (ids == SPECIAL["sep"])
     chosen = torch.bernoulli(torch.full(ids.shape, MASK_PROB).masked_fill(is_special, 0)).bool()
     shown = torch.bernoulli(torch.full(ids.shape, REPLACE_PROB)).bool()
@@ -268,8 +268,10 @@ def tied_pair(config: PretrainConfig, settings: Settings) -> tuple[Any, Any]:
     return generator, discriminator
 
 
-def plain_transformers(config: PretrainConfig, settings: Settings, team: Team, *, is_compiled: bool = False) -> Step:
-    """Both models compute their own loss from labels; softmax and multinomial at the chosen positions."""
+def plain_transformers(
+    config: PretrainConfig, settings: Settings, group: ProcessGroup, *, is_compiled: bool = False
+) -> Step:
+    """Both models compute their loss from labels; softmax and multinomial sampling at the selected positions."""
     generator, discriminator = tied_pair(config, settings)
     if is_compiled:
         generator.compile()
@@ -278,18 +280,18 @@ def plain_transformers(config: PretrainConfig, settings: Settings, team: Team, *
     def loss_of(ids: Tensor) -> Tensor:
         attention_mask = (ids != SPECIAL["pad"]).long()
         chosen, masked = choose(ids)
-        guesses = generator(masked, attention_mask=attention_mask, labels=ids.masked_fill(~chosen, -100))
+        predicted = generator(masked, attention_mask=attention_mask, labels=ids.masked_fill(~chosen, -100))
         with torch.no_grad():
-            samples = torch.multinomial(guesses.logits[chosen].float().softmax(-1), 1).squeeze(-1)
+            samples = torch.multinomial(predicted.logits[chosen].float().softmax(-1), 1).squeeze(-1)
             written = ids.masked_scatter(chosen, samples)
         found = discriminator(written, attention_mask=attention_mask, labels=(written != ids).long())
-        return GEN_WEIGHT * guesses.loss + DISC_WEIGHT * found.loss
+        return GEN_WEIGHT * predicted.loss + DISC_WEIGHT * found.loss
 
     return their_step(nn.ModuleList([generator, discriminator]), loss_of, settings)
 
 
-def transformers_at_masked_positions(config: PretrainConfig, settings: Settings, team: Team) -> Step:
-    """Logits everywhere, then only the chosen rows of them for cross-entropy and Gumbel noise, as richarddwang's code does."""
+def transformers_at_masked_positions(config: PretrainConfig, settings: Settings, group: ProcessGroup) -> Step:
+    """Logits at all positions, of which only the selected ones get cross-entropy and Gumbel noise, as in richarddwang's code."""
     generator, discriminator = tied_pair(config, settings)
     gumbel = torch.distributions.Gumbel(0.0, 1.0)
 
@@ -308,7 +310,7 @@ def transformers_at_masked_positions(config: PretrainConfig, settings: Settings,
     return their_step(nn.ModuleList([generator, discriminator]), loss_of, settings)
 
 
-# --- the table of them -----------------------------------------------------------------------------------------------
+# --- the list -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,13 +324,13 @@ class Contender:
     same_work: bool = True
     """Whether it may be compared with the peers."""
     when: str = "always"
-    """always, long (not with --quick), all, padding or processes: the option that brings it in."""
+    """always, long (not with --quick), or the option that includes it: all, padding, processes."""
     num_processes: int = 1
     fills_padding: bool = False
-    """Whether words stand where the others have padding."""
+    """Whether it has words where the others have padding."""
 
-    def make_step(self, settings: Settings, team: Team) -> Step:
-        return self.build(self.config(settings), settings, team, **dict(self.options))
+    def make_step(self, settings: Settings, group: ProcessGroup) -> Step:
+        return self.build(self.config(settings), settings, group, **dict(self.options))
 
 
 LIST = (
@@ -337,7 +339,7 @@ LIST = (
     Contender(key="compiled", label="electrakit, compiled", build=ours, options=(("how", "compiled"),), when="long"),
     Contender(key="no-dropout", label="electrakit, no dropout", build=ours, config=without_dropout, same_work=False),
     Contender(key="mlm", label="electrakit, masked LM only", build=ours, config=masked_lm, same_work=False),
-    Contender(key="loop", label="electrakit, whole loop, every step logged", build=whole_loop),
+    Contender(key="loop", label="electrakit, loop, every step logged", build=whole_loop),
     Contender(key="filled", label="electrakit, padding computed", build=ours, when="padding", fills_padding=True),
     Contender(key="processes", label="electrakit, 2 processes", build=ours, when="processes", num_processes=2),
     Contender(key="pair", label="electrakit.Electra around transformers", build=our_objective_around),
@@ -368,7 +370,7 @@ LIST = (
 )
 CONTENDERS = {contender.key: contender for contender in LIST}
 
-RATIOS = (  # what is asked, whose speed, over whose; "peer" is the fastest of all peers that do the same work
+RATIOS = (  # label, contender, baseline; "peer" is the fastest of all peers that do the same work
     ("electrakit over the fastest peer", "electrakit", "peer"),
     ("the same, plain", "plain", "peer"),
     ("the same, compiled", "compiled", "peer"),
@@ -376,7 +378,7 @@ RATIOS = (  # what is asked, whose speed, over whose; "peer" is the fastest of a
     ("electrakit.Electra over electra-pytorch, BERT pair", "pair-bert", "electra-pytorch-bert"),
     ("electrakit.Electra over electra-pytorch, ALBERT pair", "pair-albert", "electra-pytorch-albert"),
     ("masked LM alone over both networks of ELECTRA", "mlm", "electrakit"),
-    ("the whole loop, every step logged, over the bare step", "loop", "electrakit"),
-    ("padding left out over padding computed", "electrakit", "filled"),
+    ("the full training loop, every step logged, over the bare step", "loop", "electrakit"),
+    ("padding skipped over padding computed", "electrakit", "filled"),
     ("2 processes over 1, the same cores", "processes", "electrakit"),
 )

@@ -1,4 +1,4 @@
-"""How fast is a step of pretraining, beside other code for ELECTRA? One run, interleaved rounds, medians and ranges.
+"""Compare the speed of a pretraining step with other code for ELECTRA: medians and ranges over interleaved rounds.
 
     python benchmarks/pretrain_step.py --out results                # about 10 minutes on two cores
     python benchmarks/pretrain_step.py --quick                      # under 2 minutes
@@ -6,9 +6,8 @@
     python benchmarks/pretrain_step.py --processes --only electrakit processes
     python benchmarks/pretrain_step.py --length 512 --batch 8
 
-ELECTRA-small on the CPU: forward, backward, clipping, AdamW. Every contender is a process of its own, with the same threads and the
-same settings of the allocator; they compute in turn, and wait in between. electra-pytorch is fetched from PyPI once, into the user's
-cache.
+ELECTRA-small on the CPU: forward, backward, clipping, AdamW. Every contender runs in its own process, with the same threads and allocator
+settings; they take turns, and sleep in between. electra-pytorch is downloaded from PyPI once, into the user's cache.
 """
 
 import argparse
@@ -31,6 +30,7 @@ from pretrain_workers import PEAK, Ready, Worker, row_lengths, set_environment
 from rich.console import Console
 from rich.table import Table
 
+from electrakit.common.hardware import num_cores
 from electrakit.model.counts import useful_flops
 from electrakit.model.kernels import cache_folder
 
@@ -83,21 +83,23 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--length", type=int, default=128, help="tokens of a row")
-    add("--batch", type=int, help="rows of a step (32; with --quick 8)")
+    add("--length", type=int, default=128, help="tokens per row")
+    add("--batch", type=int, help="rows per step (32; with --quick 8)")
     add("--threads", type=int, default=2)
-    add("--rounds", type=int, help="how often all have their turn (5; with --quick 3)")
-    add("--steps", type=int, help="timed steps of a turn (3; with --quick 1)")
+    add("--rounds", type=int, help="turns of each contender (5; with --quick 3)")
+    add("--steps", type=int, help="timed steps per turn (3; with --quick 1)")
     add("--quick", action="store_true", help="fewer rows and rounds, nothing compiled, one precision")
     add("--all", action="store_true", help="also pairs of BERT and ALBERT, and compiled transformers")
     add("--only", nargs="+", metavar="NAME", choices=list(CONTENDERS), help=f"of {', '.join(CONTENDERS)}")
-    add("--padding", type=float, default=0.0, help="share of the tokens that is padding")
+    add("--padding", type=float, default=0.0, help="share of padding among the tokens")
     add("--processes", action="store_true", help="also two processes with half of the threads each")
     add("--bf16", action="store_true", help="bf16 even where the CPU has no instructions for it (very slow)")
-    add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: time computed; for a busy machine, --threads 1")
-    add("--attention", choices=["sdpa", "eager"], default="sdpa", help="of transformers' models (sdpa is its default)")
-    add("--size", choices=["small", "tiny"], default="small", help="tiny is for tests of this program")
-    add("--out", type=Path, metavar="DIR", help="for results.json and results.png")
+    add("--clock", choices=["wall", "cpu"], default="wall", help="cpu: CPU time; for a busy machine, with --threads 1")
+    add(
+        "--attention", choices=["sdpa", "eager"], default="sdpa", help="attention of transformers (sdpa is its default)"
+    )
+    add("--size", choices=["small", "tiny"], default="small", help="tiny is for testing this script")
+    add("--out", type=Path, metavar="DIR", help="folder for results.json and results.png")
     options = parser.parse_args()
     usual = (8, 3, 1) if options.quick else (32, 5, 3)
     for name, value in zip(("batch", "rounds", "steps"), usual, strict=True):
@@ -113,7 +115,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def choose_contenders(options: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
-    """Who takes part, and who does not and why, as far as that is worth a line."""
+    """The contenders that run, and the reasons for those that do not, where worth reporting."""
     if options.only:
         return options.only, {}
     wanted = {
@@ -128,7 +130,7 @@ def choose_contenders(options: argparse.Namespace) -> tuple[list[str], dict[str,
 
 
 def choose_precisions(options: argparse.Namespace) -> list[str]:
-    """fp32, and bf16 where the CPU computes in it."""
+    """fp32, and bf16 if the CPU supports it."""
     has_bf16 = options.bf16 or bool(BF16_FLAGS & cpu_flags())
     if options.quick:
         return ["bf16" if has_bf16 else "fp32"]
@@ -136,7 +138,7 @@ def choose_precisions(options: argparse.Namespace) -> list[str]:
 
 
 def fetch_electra_pytorch(folder: Path) -> str | None:
-    """From PyPI, once, without what it depends on (an old transformers). What went wrong, if anything."""
+    """Download it from PyPI once, without its dependencies (an old transformers). Returns the error, if any."""
     if (folder / "electra_pytorch").is_dir():
         return None
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -170,9 +172,9 @@ def fetch_electra_pytorch(folder: Path) -> str | None:
 def measure(
     wanted: list[Key], settings: Settings, num_rounds: int, num_steps: int, budget: float
 ) -> tuple[dict[Key, list[Ready]], dict[Key, list[float]], dict[Key, float], dict[Key, str]]:
-    """What each process says when it is ready, what it measured in each round, how long it waited for a core, and what failed.
+    """For each process: its first steps, its speed in each round, how long it waited for a core, and its error.
 
-    No round begins that would end after `budget` seconds, but for the first.
+    After the first, a round starts only if it should end within `budget` seconds.
     """
     started = time.monotonic()
     workers: dict[Key, Worker] = {}
@@ -193,9 +195,9 @@ def measure(
         for number in range(num_rounds):
             begun = time.monotonic()
             if number and begun - started + last > budget:
-                console.print(f"[yellow]{number} rounds instead of {num_rounds}: the time is up.")
+                console.print(f"[yellow]{number} rounds instead of {num_rounds}: out of time.")
                 break
-            # there and back, so that nobody always follows the same one
+            # in alternating order, so that no contender always follows the same one
             for key in list(rounds)[:: 1 if number % 2 == 0 else -1]:
                 with console.status(f"round {number + 1} of {num_rounds}: {', '.join(key)}"):
                     try:
@@ -215,7 +217,7 @@ def measure(
 def describe(
     key: Key, ready: dict[Key, list[Ready]], rounds: dict[Key, list[float]], settings: Settings
 ) -> dict[str, Any]:
-    """A contender's figures."""
+    """A contender's results."""
     contender, precision = CONTENDERS[key[0]], key[1]
     lengths = row_lengths(settings).tolist()
     config = contender.config(settings)
@@ -260,7 +262,7 @@ def times_fastest_peer(contender: Contender, precision: str, rounds: dict[Key, l
 
 
 def ratios(rounds: dict[Key, list[float]], precisions: list[str]) -> list[dict[str, Any]]:
-    """Of speeds, round by round: what disturbs a round disturbs both."""
+    """Ratios of speeds, round by round: what slows a round down affects both."""
     found = []
     for precision in precisions:
         for question, ours, theirs in RATIOS:
@@ -269,19 +271,19 @@ def ratios(rounds: dict[Key, list[float]], precisions: list[str]) -> list[dict[s
             if slow in rounds and fast in rounds:
                 values = [ours / theirs for ours, theirs in zip(rounds[fast], rounds[slow], strict=True)]
                 middle = statistics.median(values)
-                figures = {"median": middle, "range": [min(values), max(values)], "over": slow[0]}
-                found.append({"ratio": question, "precision": precision, **figures})
+                result = {"median": middle, "range": [min(values), max(values)], "over": slow[0]}
+                found.append({"ratio": question, "precision": precision, **result})
     return found
 
 
 def memory_ratio(rows: list[dict[str, Any]], precision: str) -> float | None:
-    """What electrakit needs for an example, over what the peer needs that needs least."""
+    """electrakit's memory per example, relative to the peer that needs least."""
     memory = {row["key"]: row["memory_per_example"] for row in rows if row["precision"] == precision}
     peers = [memory[key] for key in memory if CONTENDERS[key].is_peer and CONTENDERS[key].same_work and memory[key]]
     return memory["electrakit"] / min(peers) if peers and memory.get("electrakit") else None
 
 
-# --- telling -------------------------------------------------------------------------------------------------------------
+# --- report --------------------------------------------------------------------------------------------------------------
 
 
 def cpu_info() -> dict[str, str]:
@@ -299,7 +301,7 @@ def cpu_flags() -> set[str]:
 def describe_machine() -> dict[str, Any]:
     return {
         "cpu": cpu_info().get("model name", platform.processor() or platform.machine()),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": num_cores(),
         "vector_flags": sorted(flag for flag in cpu_flags() if flag.startswith(("avx", "amx", "sve", "bf16"))),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": platform.platform(),
@@ -313,7 +315,7 @@ def versions() -> dict[str, str]:
 
 
 def title(report: dict[str, Any]) -> str:
-    """What was measured, and where."""
+    """The settings and the machine in one line."""
     settings, machine = report["settings"], report["machine"]
     parts = [f"ELECTRA-{settings['size']}, length {settings['length']}, batch {settings['batch']}"]
     parts += [f"{settings['padding']:.0%} padding"] if settings["padding"] else []
@@ -356,7 +358,7 @@ def print_report(report: dict[str, Any]) -> None:
     if disturbed and report["settings"]["clock"] == "wall":
         shares = ", ".join(f"{name} {share:.0%}" for name, share in disturbed.items())
         console.print(
-            f"[bold yellow]Other work had the cores for part of the time; these figures are not to be quoted. {shares}"
+            f"[bold yellow]Other programs used the cores for part of the time; do not quote these numbers. {shares}"
         )
 
 
@@ -370,7 +372,7 @@ def write_report(report: dict[str, Any], folder: Path) -> None:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """A bar for each contender, its range as a line, the fastest on top."""
+    """Draw a bar for each contender, with its range, the fastest on top."""
     import matplotlib
 
     matplotlib.use("agg")

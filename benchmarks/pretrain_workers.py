@@ -1,4 +1,4 @@
-"""A contender in, a process that trains when it is asked to out. All processes have the same settings of threads and memory."""
+"""Run each contender in its own process, which trains on request. All processes have the same thread and memory settings."""
 
 import ctypes
 import multiprocessing
@@ -20,12 +20,12 @@ import torch
 from pretrain_contenders import CONTENDERS, SPECIAL, Settings
 from torch import Tensor
 
-from electrakit.train.distributed import join
+from electrakit.train.distributed import join_process_group
 
-PRELOADED = ["torch", "transformers", "transformers.models.electra.modeling_electra", "electrakit.train.training"]
+PRELOADED = ["torch", "transformers", "transformers.models.electra.modeling_electra", "electrakit.train.state"]
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 PEAK = "peak"
-"""The key of the process that measures what matrix products can reach."""
+"""The key of the process that measures the speed of matrix products."""
 SHAPES = (
     (4096, 256, 1024),
     (4096, 1024, 256),
@@ -34,35 +34,35 @@ SHAPES = (
     (2048, 2048, 2048),
     (608, 128, 30522),
 )
-"""Products that a step is made of, and two that are as fast as they get."""
+"""The products in a step, and two that reach the highest speed."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """What is known of a process after its first two steps."""
+    """Measurements of a process in its first two steps."""
 
     seconds: float
-    """From nothing to the end of the first step: models built, and compiled if they are."""
+    """From the start of the process to the end of its first step, including building and compiling."""
     loss: float
-    """Of the first step."""
+    """Loss of the first step."""
     memory: int | None
-    """Bytes at the peak of the second step, above what is held between two steps."""
+    """Peak bytes of the second step, above what the process holds between steps."""
 
 
 # --- in the parent -----------------------------------------------------------------------------------------------------
 
 
 def set_environment(threads: int, packages: Path) -> None:
-    """For all processes to come. This is a benchmark of the CPU."""
+    """Set the environment of all processes. They use only the CPU."""
     os.environ |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-    os.environ["PYTHONSAFEPATH"] = "1"  # else a file of the folder we are in may be taken for a library
-    sys.path.append(str(packages))  # goes along to the processes
+    os.environ["PYTHONSAFEPATH"] = "1"  # else a file in the current folder may shadow a library
+    sys.path.append(str(packages))  # inherited by the processes
     multiprocessing.set_forkserver_preload(PRELOADED)
 
 
 class Worker:
-    """The process of a contender, or its processes, which step together."""
+    """The process of a contender, or its processes, which train together."""
 
     def __init__(self, key: str, settings: Settings) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -82,7 +82,7 @@ class Worker:
         return self.answers()
 
     def round(self, num_steps: int) -> tuple[float, float]:
-        """Steps per second (of the process that measures products, operations), and the share of the time it waited for a core."""
+        """Steps per second (operations per second for PEAK), and the share of the time that it waited for a core."""
         for pipe in self.pipes:
             pipe.send(num_steps)
         rates, waits = zip(*self.answers(), strict=True)
@@ -121,7 +121,7 @@ def free_port() -> int:
 
 
 def work(pipe: Connection, key: str, settings: Settings, rank: int, size: int, port: int) -> None:
-    """Get ready, then run a round whenever the parent asks; in between, wait without computing."""
+    """Prepare, then run a round whenever the parent asks; sleep in between."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     keep_memory()
     torch.set_num_threads(settings.threads)
@@ -131,9 +131,9 @@ def work(pipe: Connection, key: str, settings: Settings, rank: int, size: int, p
             pipe.send(Ready(0.0, 0.0, None))
             answer(pipe, lambda _: best_product(settings))
             return
-        with join() as team:
+        with join_process_group() as group:
             started = time.perf_counter()
-            step = CONTENDERS[key].make_step(settings, team)
+            step = CONTENDERS[key].make_step(settings, group)
             batches = [make_rows(settings, number, key) for number in range(4)]
             loss = step(batches[0])
             seconds = time.perf_counter() - started
@@ -156,7 +156,7 @@ def answer(pipe: Connection, run: Callable[[int], float]) -> None:
 
 
 def seconds_without_a_core() -> float:
-    """How long our threads could have computed, but other work had the cores; 0 where Linux does not say."""
+    """Seconds that our threads were ready but had no core; 0 where Linux does not report it."""
     files = Path("/proc/self/task").glob("*/schedstat")
     with suppress(OSError, IndexError):
         return sum(int(file.read_text().split()[1]) for file in files) / 1e9
@@ -164,7 +164,7 @@ def seconds_without_a_core() -> float:
 
 
 def timed(step: Callable[[Tensor], float], batches: list[Tensor], num_steps: int, clock: Callable[[], float]) -> float:
-    """Steps per second, by the median of some, after one that is not counted: its memory has to be fetched again."""
+    """Steps per second, by the median. A first step is not timed: it has to allocate its memory again."""
     step(batches[0])
     seconds = []
     for number in range(num_steps):
@@ -175,7 +175,7 @@ def timed(step: Callable[[Tensor], float], batches: list[Tensor], num_steps: int
 
 
 def make_rows(settings: Settings, number: int, key: str) -> Tensor:
-    """[CLS] words [SEP] padding: (B, T), the same for every contender."""
+    """Rows of [CLS] words [SEP] padding (B, T), the same for every contender."""
     chance = torch.Generator().manual_seed(number)
     vocab_size = CONTENDERS[key].config(settings).discriminator.vocab_size
     ids = torch.randint(1000, vocab_size, (settings.batch, settings.length), generator=chance)
@@ -187,14 +187,14 @@ def make_rows(settings: Settings, number: int, key: str) -> Tensor:
 
 
 def row_lengths(settings: Settings) -> Tensor:
-    """(B,): spread evenly around the mean that leaves `padding`, as far to the one side as to the other."""
+    """Lengths (B,), evenly spaced around the mean that gives the share `padding`."""
     mean = settings.length * (1 - settings.padding)
     reach = min(mean / 2, settings.length - mean)
     return torch.linspace(mean - reach, mean + reach, settings.batch).round().long().clamp(3, settings.length)
 
 
 def best_product(settings: Settings) -> float:
-    """Operations per second of the fastest product of two matrices."""
+    """Operations per second of the fastest matrix product."""
     dtype = torch.bfloat16 if settings.precision == "bf16" else torch.float32
     best, clock = 0.0, CLOCKS[settings.clock]
     for rows, inner, columns in SHAPES:
@@ -218,23 +218,23 @@ def c_library() -> Any:
 
 
 def keep_memory() -> None:
-    """Freed memory stays with the process instead of being fetched from the system, page by page, in every step."""
+    """Keep freed memory in the process, so that steps do not fetch it from the system page by page."""
     if library := c_library():
         library.mallopt(M_MMAP_MAX, 0)
         library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def give_memory_back() -> None:
-    """To the system: those that wait must not crowd out the one that works."""
+    """Return freed memory to the system: sleeping processes must not take it from the running one."""
     if library := c_library():
         library.malloc_trim(0)
 
 
 def peak_memory(step: Callable[[], Any]) -> int | None:
-    """How many bytes a step needs at its peak, above what was there before it; None where Linux cannot be asked."""
+    """Peak bytes of a step, above those before it; None where Linux does not report them."""
     give_memory_back()
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is used now
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current usage
         before = memory_status("VmHWM")
         step()
         return memory_status("VmHWM") - before

@@ -1,7 +1,7 @@
-"""The repository in, the pages of the site out: what mkdocs.yml asks for besides the files of docs/.
+"""Hooks of mkdocs that add pages from outside docs/ and rewrite links between them.
 
-The README is the front page, CHANGELOG and CONTRIBUTING are pages, the notebook becomes one, and so does each file of the repository
-that a page links to. Links are written for the repository, where they work as they stand; here they are turned to the site.
+The README is the front page. CHANGELOG, CONTRIBUTING, the notebook, and each file of the repository that a page links to become pages, too.
+Links are written for the repository, where they work as they are; for the site they are rewritten.
 """
 
 import json
@@ -18,12 +18,12 @@ PAGES = {
     "notebooks/walk.ipynb": "notebook.md",
 }
 LANGUAGES = {".sh": "bash", ".py": "python", ".cpp": "cpp", ".yml": "yaml", ".toml": "toml"}
-LINK = re.compile(r"(\]\(|\b(?:src|href|srcset)=\")([^)\s\"#]+)")  # Markdown's, and those of HTML inside it
+LINK = re.compile(r"(\]\(|\b(?:src|href|srcset)=\")([^)\s\"#]+)")  # links of Markdown, and of HTML inside it
 FENCE = re.compile(r"^(`{3,})[^\n]*\n.*?^\1 *$", re.M | re.S)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """mkdocs asks which files there are: those of docs/, and these."""
+    """Called by mkdocs with the files of docs/: add the other pages."""
     from mkdocs.structure.files import File
 
     documents = [path for path in PAGES if path.endswith(".md")] + [f"docs/{file.src_uri}" for file in files]
@@ -36,15 +36,15 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """mkdocs has read a page."""
-    return turn_links(markdown, source_of(page.file.src_uri))
+    """Called by mkdocs with the Markdown of a page: rewrite its links."""
+    return rewrite_links(markdown, source_of(page.file.src_uri))
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """mkdocs has made HTML of a page. In the reference, "PrepareConfig explains the settings" leads there."""
+    """Called by mkdocs with the HTML of a page: in the reference, "PrepareConfig explains the settings" becomes a link."""
     if page.file.src_uri != "api.md":
         return html
-    homes = {home.rpartition(".")[2]: home for home in re.findall(r'id="(electrakit\.\w+\.\w+Config)"', html)}
+    homes = {home.rpartition(".")[2]: home for home in re.findall(r'id="(electrakit(?:\.\w+)*\.\w+Config)"', html)}
     return re.sub(
         r"\b(\w+Config)\b(?= explains)|(?<=those of )(\w+Config)\b",
         lambda match: f'<a href="#{homes[match[0]]}">{match[0]}</a>' if match[0] in homes else match[0],
@@ -84,24 +84,24 @@ def resolve(link: str, document: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(document), link))
 
 
-def turn_links(text: str, document: str) -> str:
-    """The document's text, with links from its page to the pages of what it links to."""
+def rewrite_links(text: str, document: str) -> str:
+    """The document's text, with links that lead from its page to other pages of the site."""
     here = posixpath.dirname(page_of(document)) or "."
 
-    def turned(match: re.Match[str]) -> str:
+    def rewritten(match: re.Match[str]) -> str:
         opening, link = match.groups()
         if not is_inside(link):
             return match[0]
         page = page_of(resolve(link, document))
-        if opening.endswith('"'):  # mkdocs does not look at HTML
+        if opening.endswith('"'):  # mkdocs does not rewrite links in HTML
             page = re.sub(r"\.md$", ".html", page)
         return opening + posixpath.relpath(page, here)
 
-    pieces, end = [], 0
+    parts, end = [], 0
     for fence in FENCE.finditer(text):
-        pieces += [LINK.sub(turned, text[end : fence.start()]), fence[0]]
+        parts += [LINK.sub(rewritten, text[end : fence.start()]), fence[0]]
         end = fence.end()
-    return "".join([*pieces, LINK.sub(turned, text[end:])])
+    return "".join([*parts, LINK.sub(rewritten, text[end:])])
 
 
 def content_of(path: str) -> str:
@@ -123,9 +123,9 @@ def fenced(file: Path) -> str:
 
 
 def notebook_page(notebook: dict[str, Any], path: str) -> str:
-    """Texts as they stand, code in fences."""
-    pieces = []
+    """A notebook as Markdown, with its code in fences."""
+    parts = []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
-        pieces.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
-    return "\n\n".join([*pieces, f"This page is `{path}` of the repository, without what it prints."])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    return "\n\n".join([*parts, f"This page is `{path}` of the repository, without its output."])

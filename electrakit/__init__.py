@@ -8,36 +8,38 @@ batch = ek.Batches("shards/mine", batch_size=128)(step=0)
 """
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from electrakit import presets as presets
+    from electrakit.common.errors import UserError as UserError
+    from electrakit.config import presets as presets
     from electrakit.data.batches import Batches as Batches
-    from electrakit.data.shards import prepare as prepare
-    from electrakit.data.tokenizer import load_tokenizer as load_tokenizer
+    from electrakit.data.prepare import prepare as prepare
     from electrakit.data.tokenizer import train_tokenizer as train_tokenizer
+    from electrakit.data.tokenizer_files import load_tokenizer as load_tokenizer
     from electrakit.doctor.examine import examine as examine
-    from electrakit.errors import UserError as UserError
-    from electrakit.evaluate.glue import glue as glue
-    from electrakit.evaluate.predict import predict as predict
-    from electrakit.evaluate.search import search as search
-    from electrakit.evaluate.tune import finetune as finetune
+    from electrakit.export.export import export as export
+    from electrakit.finetune.finetune import finetune as finetune
+    from electrakit.finetune.glue import glue as glue
+    from electrakit.finetune.predict import predict as predict
+    from electrakit.finetune.search import search as search
     from electrakit.model.build import build as build
+    from electrakit.model.huggingface.weights import from_transformers as from_transformers
+    from electrakit.model.huggingface.weights import to_transformers as to_transformers
     from electrakit.model.tie import tie as tie
-    from electrakit.model.weights import from_transformers as from_transformers
-    from electrakit.model.weights import to_transformers as to_transformers
     from electrakit.objective.build import build_objective as build_objective
     from electrakit.objective.electra import Electra as Electra
     from electrakit.objective.mlm import AllTokensMLM as AllTokensMLM
     from electrakit.objective.mlm import MaskedLM as MaskedLM
     from electrakit.objective.mlm import ReplaceMLM as ReplaceMLM
     from electrakit.objective.output import EvaluationSums as EvaluationSums
-    from electrakit.share.convert import convert as convert
-    from electrakit.share.export import export as export
-    from electrakit.share.play.server import play as play
-    from electrakit.share.report import report as report
+    from electrakit.playground.server import play as play
+    from electrakit.report.report import report as report
+    from electrakit.tensorflow.convert import convert as convert
     from electrakit.train.loop import pretrain as pretrain
 
 _HOMES = {
@@ -47,25 +49,25 @@ _HOMES = {
     "EvaluationSums": "electrakit.objective.output",
     "MaskedLM": "electrakit.objective.mlm",
     "ReplaceMLM": "electrakit.objective.mlm",
-    "UserError": "electrakit.errors",
+    "UserError": "electrakit.common.errors",
     "build": "electrakit.model.build",
     "build_objective": "electrakit.objective.build",
-    "convert": "electrakit.share.convert",
+    "convert": "electrakit.tensorflow.convert",
     "examine": "electrakit.doctor.examine",
-    "export": "electrakit.share.export",
-    "finetune": "electrakit.evaluate.tune",
-    "from_transformers": "electrakit.model.weights",
-    "glue": "electrakit.evaluate.glue",
-    "load_tokenizer": "electrakit.data.tokenizer",
-    "play": "electrakit.share.play.server",
-    "predict": "electrakit.evaluate.predict",
-    "prepare": "electrakit.data.shards",
-    "presets": "electrakit.presets",
+    "export": "electrakit.export.export",
+    "finetune": "electrakit.finetune.finetune",
+    "from_transformers": "electrakit.model.huggingface.weights",
+    "glue": "electrakit.finetune.glue",
+    "load_tokenizer": "electrakit.data.tokenizer_files",
+    "play": "electrakit.playground.server",
+    "predict": "electrakit.finetune.predict",
+    "prepare": "electrakit.data.prepare",
+    "presets": "electrakit.config.presets",
     "pretrain": "electrakit.train.loop",
-    "report": "electrakit.share.report",
-    "search": "electrakit.evaluate.search",
+    "report": "electrakit.report.report",
+    "search": "electrakit.finetune.search",
     "tie": "electrakit.model.tie",
-    "to_transformers": "electrakit.model.weights",
+    "to_transformers": "electrakit.model.huggingface.weights",
     "train_tokenizer": "electrakit.data.tokenizer",
 }
 __all__ = sorted(_HOMES)
@@ -76,8 +78,19 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'electrakit' has no attribute {name!r}")
     module = importlib.import_module(_HOMES[name])
-    return module if _HOMES[name] == f"electrakit.{name}" else getattr(module, name)
+    return module if name == "presets" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+class _Package(ModuleType):
+    """Keeps `electrakit.export` the function: importing the folder of the same name would otherwise put the module in its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)) or name == "presets":
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

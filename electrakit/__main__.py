@@ -1,6 +1,6 @@
 """`python -m electrakit` is `electra`."""
 
-from electrakit.cli import main
+from electrakit.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,23 +1,23 @@
 #!/bin/bash
 # The ablations of the paper (Clark et al. 2020, sections 3.2 to 3.4), at the size of ELECTRA-Small:
 #
-#   electra            the thing itself
+#   electra            ELECTRA-Small
 #   electra-15         the discriminator is scored at the masked positions only
 #   replace-mlm        a masked language model that sees the generator's samples instead of [MASK]
-#   all-tokens-mlm     as replace-mlm, but every token is predicted
-#   bert               the masked language model, ELECTRA-Small's network and compute
-#   share-nothing      generator and discriminator have nothing in common
-#   share-encoder      they have everything in common, so the generator is as large
-#   uniform            replacements are drawn uniformly: no generator
-#   generator-half     a generator of half the discriminator's width, instead of a quarter
+#   all-tokens-mlm     like replace-mlm, but every token is predicted
+#   bert               a masked language model with ELECTRA-Small's network and compute
+#   share-nothing      generator and discriminator share no weights
+#   share-encoder      they share all weights, so the generator is as large as the discriminator
+#   uniform            replacements are drawn uniformly, without a generator
+#   generator-half     a generator with half of the discriminator's width instead of a quarter
 #
-# The paper has the first five at the size of Base: GLUE 85.0, 82.4, 82.4, 84.3 and 82.2. Its two-stage and its adversarial training are not here.
-# Each is a training of its own: 62,500 steps (the paper's "6.25 %", 6 hours on a V100) unless STEPS says otherwise.
+# The paper reports the first five at the size of Base: GLUE 85.0, 82.4, 82.4, 84.3 and 82.2. Its two-stage and adversarial training are not
+# implemented. Each ablation is a separate training of STEPS steps, by default 62,500 (the paper's "6.25 %", 6 hours on a V100).
 #
 #     OPENWEBTEXT=openwebtext.tar.xz VOCAB=vocab.txt GLUE=glue recipes/ablations.sh
 #     ABLATIONS="electra electra-15" STEPS=1000000 recipes/ablations.sh
 #
-# Stopped or killed, the same command goes on where it was. --dry-run prints and checks every command, and runs none.
+# If it is stopped or killed, the same command resumes. --dry-run prints and checks every command without running any.
 
 source "$(dirname "$0")/run.sh"
 
@@ -28,7 +28,7 @@ OUT=${OUT:-ablations}                          # everything is written here
 ABLATIONS=${ABLATIONS:-electra electra-15 replace-mlm all-tokens-mlm bert share-nothing share-encoder uniform generator-half}
 STEPS=${STEPS:-62500}
 GPUS=${GPUS:-1}
-SEEDS=${SEEDS:-5}                              # runs of each task of GLUE
+SEEDS=${SEEDS:-5}                              # runs per GLUE task
 
 declare -A settings=(
     [electra]="electra_small"
@@ -50,7 +50,7 @@ for name in $ABLATIONS; do
     read -ra own <<<"${settings[$name]:?"there is no ablation $name; there are ${!settings[*]}"}"
     folder=$OUT/$name
     num_steps=$STEPS
-    [ "$name" != bert ] || num_steps=$((STEPS * 145 / 100)) # a step without a generator costs less; the compute is the same
+    [ "$name" != bert ] || num_steps=$((STEPS * 145 / 100)) # the same compute: a step without a generator costs less
     pretrain "$folder" "${own[@]}" --data "$OUT/shards" --steps "$num_steps"
     score "$folder" "$OUT/hf/$name" --seeds "$SEEDS"
     runs+=("$folder")

@@ -1,19 +1,19 @@
 #!/bin/bash
-# ALECTRA-Small of lmtuners (https://github.com/shoarora/lmtuners): ALBERT trained as ELECTRA is, about 4 M parameters, in its three variants:
+# ALECTRA-Small of lmtuners (https://github.com/shoarora/lmtuners): ALBERT trained like ELECTRA, about 4 M parameters, in three variants:
 #
-#   albert       ALBERT as generator and discriminator, embeddings shared: the one that it reports
+#   albert       ALBERT as generator and discriminator, embeddings shared: the variant that it reports
 #   bert         a BERT generator, which "didn't perform"
-#   encoder      ALBERT twice with one encoder for both, which hurt
+#   encoder      one ALBERT encoder for both, which hurt
 #
-# Published for the first on GLUE dev: CoLA 50.6, SST 89.1, MRPC 86.3, STS 87.2, QQP 89.1, MNLI 78.2, QNLI 85.9, RTE 69.6. It chose the
-# settings of the fine-tuning by a search and did not publish them; here the search is made anew (pip install 'electrakit[search]'),
-# that of RTE and STS-B from a run of MNLI, with which electra glue begins them.
-# It found the generator sensitive to its first weights: SEED_OF_RUN=1, 2 and so on with another OUT.
+# Published scores of the first on GLUE dev: CoLA 50.6, SST 89.1, MRPC 86.3, STS 87.2, QQP 89.1, MNLI 78.2, QNLI 85.9, RTE 69.6. The settings of
+# its fine-tuning came from a search and were not published, so this recipe repeats the search (pip install 'electrakit[search]'). RTE and
+# STS-B are searched from an MNLI run, because electra glue starts them from one.
+# It found the generator sensitive to initialisation: try SEED_OF_RUN=1, 2 and so on, each with another OUT.
 # Each training is 500,000 steps of 512 rows: days on one GPU.
 #
 #     OPENWEBTEXT=openwebtext.tar.xz VOCAB=vocab.txt GLUE=glue recipes/alectra.sh
 #
-# Stopped or killed, the same command goes on where it was. --dry-run prints and checks every command, and runs none.
+# If it is stopped or killed, the same command resumes. --dry-run prints and checks every command without running any.
 
 source "$(dirname "$0")/run.sh"
 
@@ -25,11 +25,11 @@ VARIANTS=${VARIANTS:-albert bert encoder}
 SEED_OF_RUN=${SEED_OF_RUN:-0}
 GPUS=${GPUS:-1}
 SEEDS=${SEEDS:-5}
-TRIALS=${TRIALS:-20} # settings that the search tries for each task; 0: no search, the paper's settings
+TRIALS=${TRIALS:-20} # trials of the search per task; 0: no search, lmtuners' settings
 SEEDS_OF_TRIAL=${SEEDS_OF_TRIAL:-3}
 TASKS=${TASKS:-cola sst2 mrpc stsb qqp mnli qnli rte}
 
-search() { # MODEL TASK; the layers share their weights, so that there is no layer decay to search
+search() { # MODEL TASK; ALBERT's layers share their weights, so there is no layer decay to search
     run electra search "$1" --task "$2" --data "$GLUE" --trials "$TRIALS" --seeds "$SEEDS_OF_TRIAL" --layer-decay 1 --out "$folder/search/$2"
 }
 

@@ -1,15 +1,15 @@
-"""Command lines in, complaints out: whether `electra` would understand each of them. For the recipes' --dry-run; runs none of them."""
+"""Check whether `electra` accepts each command on standard input, without running any. Used by the recipes' --dry-run."""
 
 import shlex
 import sys
 
-from electrakit.arguments import config_from_arguments
-from electrakit.cli import _parse
-from electrakit.errors import UserError
+from electrakit.cli.preset_arguments import config_from_arguments
+from electrakit.cli.verbs import parse_verb
+from electrakit.common.errors import UserError
 
 
 def check(line: str) -> None:
-    """Read a command as `electra` reads it; what is wrong is a UserError, or tyro's own message and exit."""
+    """Parse a command like `electra`. A mistake raises UserError, or makes tyro print a message and exit."""
     words = shlex.split(line)
     if words[0] == "torchrun":
         words = words[words.index("electrakit") :]
@@ -21,10 +21,9 @@ def check(line: str) -> None:
         if verb == "pretrain" and (config.data is None or config.run is None):
             raise UserError("electra pretrain needs --data and --run")
         return
-    config = _parse([verb, *rest])
-    names_files = "/" in getattr(config, "preset", "")  # which an earlier command writes
-    if hasattr(config, "checked") and not names_files:
-        config.checked()
+    if "--preset" in rest and "/" in rest[place := rest.index("--preset") + 1]:
+        rest[place] = "paper"  # an earlier command writes the file
+    parse_verb([verb, *rest])
 
 
 if __name__ == "__main__":

@@ -1,30 +1,30 @@
 #!/bin/bash
-# Go on with Google's ELECTRA on your own text, from the Hugging Face hub or from Google's TensorFlow checkpoint.
+# Continue Google's ELECTRA on your own text, from the Hugging Face Hub or from Google's TensorFlow checkpoint.
 #
 #     CORPUS=corpus recipes/continue_from_released.sh
 #     CORPUS=corpus CHECKPOINT=electra_small recipes/continue_from_released.sh       # the unpacked archive, with vocab.txt in it
 #
-# 50,000 steps of a small model: hours on a GPU. The vocabulary is that of the model, and the learning rate is small.
-# docs/continuing.md says why.
+# 50,000 steps of a small model take hours on a GPU. The vocabulary is the model's, and the learning rate is small; docs/continuing.md explains
+# why.
 #
-# Stopped or killed, the same command goes on where it was. --dry-run prints and checks every command, and runs none.
+# If it is stopped or killed, the same command resumes. --dry-run prints and checks every command without running any.
 
 source "$(dirname "$0")/run.sh"
 
 CORPUS=${CORPUS:-corpus}
-CHECKPOINT=${CHECKPOINT:-} # a TensorFlow checkpoint: its folder, or its prefix. Then the two names below do not count
+CHECKPOINT=${CHECKPOINT:-} # a TensorFlow checkpoint: its folder or its prefix; used instead of the two models below
 DISCRIMINATOR=${DISCRIMINATOR:-google/electra-small-discriminator} # or a folder
 GENERATOR=${GENERATOR:-google/electra-small-generator}
 OUT=${OUT:-continued}    # everything is written here
 LENGTH=${LENGTH:-128}    # tokens in a row
-PRESET=${PRESET:-electra_small} # settings of the training; the sizes are those of the models
+PRESET=${PRESET:-electra_small} # training settings; the sizes are those of the models
 STEPS=${STEPS:-50000}
 LR=${LR:-1e-4}           # the highest learning rate
 WARMUP=${WARMUP:-1000}   # steps
 MORE=${MORE:-}           # more settings, such as "--batch-size 64"
 GPUS=${GPUS:-1}
-GLUE=${GLUE:-}           # folder of the GLUE files: the model before and the model after are scored
-SEEDS=${SEEDS:-5}        # runs of each task
+GLUE=${GLUE:-}           # folder of the GLUE files: scores the model before and after training
+SEEDS=${SEEDS:-5}        # runs per GLUE task
 
 read -ra more <<<"$MORE"
 if [ -n "$CHECKPOINT" ]; then

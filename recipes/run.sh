@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# What the recipes have in common; each of them reads this file first. Not a recipe itself.
+# Shared functions, which every recipe sources first. Not a recipe itself.
 #
 #   run COMMAND ...            print a command, then run it
-#   once FILE COMMAND ...      the same, unless FILE is there already
-#   doctor WHAT ...            ask the doctor; what it finds serious ends the recipe, unless IGNORE_DOCTOR=1
+#   once FILE COMMAND ...      the same, unless FILE exists
+#   doctor WHAT ...            run the doctor; a serious finding ends the recipe, unless IGNORE_DOCTOR=1
 #   score RUN MODEL ...        export a run as MODEL, score it on GLUE into RUN/glue, and export it again, with the scores in its card
-#   pretrain RUN PRESET ...    train, on GPUS cards (1) or the CPU; started again, it goes on where it was
+#   pretrain RUN PRESET ...    train on GPUS GPUs (default 1) or the CPU; resumes when started again
 #
-# With --dry-run nothing is run: every command is printed, and read by the same code that `electra` reads it with.
+# With --dry-run nothing is run: every command is printed, and parsed by the code that `electra` itself uses.
 
 set -euo pipefail
 recipes=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,18 +16,18 @@ is_dry=
 case "${1:-}" in
     --dry-run) is_dry=1 ;;
     -h | --help)
-        sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" # the recipe's first lines
+        sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" # the comment at the top of the recipe
         exit 0
         ;;
     "") ;;
     *)
-        echo "$0: unknown argument '$1'; it takes --dry-run, and settings as variables: see --help" >&2
+        echo "$0: unknown argument '$1'; use --dry-run, and settings as environment variables: see --help" >&2
         exit 2
         ;;
 esac
 
 if ! command -v electra >/dev/null; then
-    echo "$0: there is no command 'electra' here; activate the environment that has it: source .venv/bin/activate" >&2
+    echo "$0: the command 'electra' was not found; activate its environment: source .venv/bin/activate" >&2
     exit 2
 fi
 
@@ -35,7 +35,7 @@ if [ -n "$is_dry" ]; then
     commands=$(mktemp)
     check_commands() {
         local code=$? python
-        python=$(dirname "$(readlink -f "$(command -v electra)")")/python # beside electra: the one that it runs with
+        python=$(dirname "$(readlink -f "$(command -v electra)")")/python # the Python that electra runs with
         [ -x "$python" ] || python=python3
         if [ "$code" = 0 ]; then "$python" "$recipes/check.py" <"$commands" || code=2; fi
         rm -f "$commands"
@@ -54,15 +54,15 @@ run() {
 once() {
     local file=$1
     shift
-    if [ -n "$is_dry" ] || [ ! -e "$file" ]; then run "$@"; else echo "$file is there: $1 $2 is not run again"; fi
+    if [ -n "$is_dry" ] || [ ! -e "$file" ]; then run "$@"; else echo "$file exists: $1 $2 is not run again"; fi
 }
 
 doctor() {
     local code=0
     run electra doctor "$@" || code=$?
-    if [ "$code" -gt 1 ]; then exit "$code"; fi # it could not be asked, or was interrupted
+    if [ "$code" -gt 1 ]; then exit "$code"; fi # it failed or was interrupted
     if [ "$code" = 1 ] && [ -z "${IGNORE_DOCTOR:-}" ]; then
-        echo "The doctor found something serious: see above. IGNORE_DOCTOR=1 goes on all the same." >&2
+        echo "The doctor found something serious: see above. To continue anyway, set IGNORE_DOCTOR=1." >&2
         exit 1
     fi
 }
@@ -71,7 +71,7 @@ pretrain() {
     local folder=$1
     shift
     if [ "${GPUS:-1}" = 1 ]; then
-        run electra pretrain "$@" --run "$folder" # exit code 75: it was asked to stop; start the recipe again
+        run electra pretrain "$@" --run "$folder" # exit code 75: stopped by a signal; start the recipe again
     else
         TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 run torchrun --standalone --nproc-per-node "$GPUS" --max-restarts 3 \
             --signals-to-handle SIGTERM,SIGINT,SIGUSR1 --shutdown-timeout 100 \

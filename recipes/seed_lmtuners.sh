@@ -1,26 +1,26 @@
 #!/bin/bash
-# What lmtuners (https://github.com/shoarora/lmtuners) trained with BERT's classes of transformers:
+# The models that lmtuners (https://github.com/shoarora/lmtuners) trained with transformers' BERT classes:
 #
 #   bert-small               its baseline: the discriminator's network as a masked language model
-#   electra-small-owt        BERT twice, embeddings as wide as the layers (256), LAMB at 2e-3, 500,000 steps of 512 rows; 17 M parameters
+#   electra-small-owt        two BERTs, embedding size = hidden size (256), LAMB at 2e-3, 500,000 steps of 512 rows; 17 M parameters
 #   albert-generator         its first attempt: an ALBERT generator, on Wikipedia and Gutenberg
 #
-# Published for electra-small-owt on GLUE dev: CoLA 56.3, SST 88.4, MRPC 75.0, STS 86.1, QQP 89.1, MNLI 77.9, QNLI 83.0, RTE 67.1;
-# none for the others. Each is about twice the tokens of ELECTRA-Small, whose training takes 4 days on one V100.
-# Rows are two samples of 64 tokens. In GLUE, RTE and STS-B begin with MNLI, RTE at 2e-5, and the median of five runs counts.
+# Published scores of electra-small-owt on GLUE dev: CoLA 56.3, SST 88.4, MRPC 75.0, STS 86.1, QQP 89.1, MNLI 77.9, QNLI 83.0, RTE 67.1;
+# none for the others. Each sees about twice the tokens of ELECTRA-Small, whose training takes 4 days on one V100.
+# A row is two samples of 64 tokens. In GLUE, RTE and STS-B start from MNLI, RTE uses 2e-5, and the median of five runs counts.
 #
 #     OPENWEBTEXT=openwebtext.tar.xz VOCAB=vocab.txt GLUE=glue recipes/seed_lmtuners.sh
 #
 # OpenWebText is at https://skylion007.github.io/OpenWebTextCorpus/, the dump at
 # https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles.xml.bz2, the books at
-# https://web.eecs.umich.edu/~lahiri/gutenberg_dataset.html. All go in as they are downloaded.
+# https://web.eecs.umich.edu/~lahiri/gutenberg_dataset.html. All are read as downloaded.
 #
-# Stopped or killed, the same command goes on where it was. --dry-run prints and checks every command, and runs none.
+# If it is stopped or killed, the same command resumes. --dry-run prints and checks every command without running any.
 
 source "$(dirname "$0")/run.sh"
 
 OPENWEBTEXT=${OPENWEBTEXT:-openwebtext.tar.xz}
-WIKIPEDIA=${WIKIPEDIA:-enwiki-latest-pages-articles.xml.bz2} # a dump, or what WikiExtractor made of one
+WIKIPEDIA=${WIKIPEDIA:-enwiki-latest-pages-articles.xml.bz2} # a dump, or WikiExtractor's output
 GUTENBERG=${GUTENBERG:-Gutenberg.zip}
 VOCAB=${VOCAB:-vocab.txt} # of bert-base-uncased
 GLUE=${GLUE:-glue}        # electra glue --download glue

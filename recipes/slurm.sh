@@ -1,9 +1,9 @@
 #!/bin/bash
-# A run that may take longer than the cluster allows: it is told two minutes before its time is up, saves, and is queued again.
+# A run that may take longer than the cluster's time limit: two minutes before the limit it gets a signal, saves, and is queued again.
 #
 #     sbatch recipes/slurm.sh runs/mine electra_small --data shards/mine
 #
-# A folder for the run, a preset, and its settings as for `electra pretrain`. To see the command and have it checked, not run:
+# The arguments are a folder for the run, a preset, and settings as for `electra pretrain`. To print and check the command without running it:
 #
 #     recipes/slurm.sh --dry-run runs/mine electra_small --data shards/mine
 #
@@ -18,7 +18,7 @@
 
 set -uo pipefail
 
-if [ "${1:-}" = --dry-run ]; then # here and now, not by sbatch
+if [ "${1:-}" = --dry-run ]; then # run directly, not by sbatch
     source "$(dirname "$0")/run.sh"
     shift
     [ $# -gt 0 ] || set -- runs/mine electra_small --data shards/mine
@@ -43,11 +43,11 @@ training=$!
 was_told=1
 while [ -n "$was_told" ]; do
     was_told=
-    wait $training # ends with a signal to us, too: then the training is still saving
+    wait $training # also returns when this script gets a signal; the training is then still saving
     code=$?
 done
 
-# Complete is what this job's own status says; without one, the job was cut before the run was opened.
+# Only a status written by this job counts. Without one, the job ended before the run was opened.
 status=$run/status.json
 if [ "$status" -nt "$started" ] && grep -q '"is_complete": true' "$status"; then
     is_complete=1

@@ -3,11 +3,11 @@
 #
 #     OPENWEBTEXT=openwebtext.tar.xz VOCAB=vocab.txt GLUE=glue recipes/small_owt.sh
 #
-# The paper gives 4 days on one V100 for the training. OpenWebText is 12 GB compressed, and the shards are about as much again.
+# Training takes 4 days on one V100, according to the paper. OpenWebText is 12 GB compressed; the shards are about the same size.
 # OpenWebText is at https://skylion007.github.io/OpenWebTextCorpus/; VOCAB is the vocab.txt of google-research/electra or of
-# bert-base-uncased. STYLE=official repeats the official code where ours departs from it (docs/choices.md).
+# bert-base-uncased. STYLE=official follows the official code where our defaults differ (docs/choices.md).
 #
-# Stopped or killed, the same command goes on where it was. --dry-run prints and checks every command, and runs none.
+# If it is stopped or killed, the same command resumes. --dry-run prints and checks every command without running any.
 
 source "$(dirname "$0")/run.sh"
 
@@ -16,9 +16,9 @@ VOCAB=${VOCAB:-vocab.txt}
 GLUE=${GLUE:-glue}                             # electra glue --download glue
 OUT=${OUT:-small-owt}                          # everything is written here
 STYLE=${STYLE:-ours}                           # ours | official
-STEPS=${STEPS:-1000000}                        # the paper's shorter rows: 62500 125000 250000 500000
-GPUS=${GPUS:-1}                                # the batch is that of all of them together
-SEEDS=${SEEDS:-5}                              # runs of each task of GLUE; the score is their median
+STEPS=${STEPS:-1000000}                        # the paper's shorter trainings: 62500 125000 250000 500000
+GPUS=${GPUS:-1}                                # the batch is divided among them
+SEEDS=${SEEDS:-5}                              # runs per GLUE task; the score is their median
 
 rows=() objective=() tuning=paper
 if [ "$STYLE" = official ]; then

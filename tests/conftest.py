@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 import electrakit as ek
-from electrakit.config import CorpusConfig
-from electrakit.data.files import Notes
-from electrakit.data.sources import Document, cut, find_inputs, read
-from electrakit.engine import Workers
-from electrakit.pretrain_config import PretrainConfig
+from electrakit.common.workers import WorkerPool
+from electrakit.config.corpus import CorpusConfig
+from electrakit.config.pretrain import PretrainConfig
+from electrakit.data.read.formats import Document, read_batch
+from electrakit.data.read.notes import Notes
+from electrakit.data.read.sources import cut_inputs, find_inputs
 
 # Before torch is loaded: two threads that wait for each other on busy cores take ten times longer.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,8 +35,8 @@ def read_all() -> ReadAll:
     def read_all(*inputs: str | Path, **settings: Any) -> tuple[list[Document], Notes]:
         config = CorpusConfig(inputs=tuple(map(str, inputs)), **settings)
         documents, notes = [], Notes()
-        for piece in cut(find_inputs(config, notes), config, Workers(0)):
-            found, noted = read(piece, config)
+        for batch in cut_inputs(find_inputs(config, notes), config, WorkerPool(0)):
+            found, noted = read_batch(batch, config)
             documents += found
             notes.merge(noted)
         return documents, notes

@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from electrakit.model.encoder import Discriminator, Generator
-from electrakit.network_config import NetworkConfig
+from electrakit.config.network import NetworkConfig
+from electrakit.model.networks import Discriminator, Generator
 from electrakit.objective.electra import Electra
 from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM
 from electrakit.objective.output import EvaluationSums
@@ -50,7 +50,7 @@ def rows(num_rows: int, length: int = 64) -> Tensor:
     return ids
 
 
-def guesses() -> Tensor:
+def logits() -> Tensor:
     """The logits of a generator that is neither sure nor without a view."""
     return torch.randn(VOCAB, generator=torch.Generator().manual_seed(1))
 
@@ -71,13 +71,13 @@ def network(kind: type[nn.Module]) -> nn.Module:
     )
 
 
-def test_replacements_are_sampled_not_the_best_guess():
+def test_replacements_are_sampled_not_the_most_likely_token():
     # sample: return logits.argmax(-1)
     ids = rows(1000)
-    electra = Electra(Fixed(guesses()), ById(torch.zeros(VOCAB)), **TOKENS)
+    electra = Electra(Fixed(logits()), ById(torch.zeros(VOCAB)), **TOKENS)
     out = electra(ids, row_keys(0, 0, range(1000)))
     written = out.corrupted.gather(-1, out.positions)[out.counts]
-    wanted = guesses().index_fill(0, torch.tensor([PAD]), -torch.inf).double().softmax(-1)
+    wanted = logits().index_fill(0, torch.tensor([PAD]), -torch.inf).double().softmax(-1)
     counts = torch.bincount(written, minlength=VOCAB).double()
     assert counts[PAD] == 0
     assert stats.chisquare(counts[1:], wanted[1:] * len(written)).pvalue > 0.01
@@ -85,7 +85,7 @@ def test_replacements_are_sampled_not_the_best_guess():
 
 @pytest.mark.parametrize("name", ["electra", "electra_15", "masked_lm", "replace_mlm", "all_tokens_mlm"])
 def test_padding_is_not_scored(name):
-    # Electra.score: is_scored = ones; AllTokensMLM: ratio(losses, ones); the others: can_be_masked that lets padding through
+    # Electra.score: is_scored = ones; AllTokensMLM: ratio(losses, ones); the others: can_be_chosen that lets padding through
     torch.manual_seed(0)
     objective = {
         "electra": lambda: Electra(network(Generator), network(Discriminator), **TOKENS),
@@ -100,17 +100,17 @@ def test_padding_is_not_scored(name):
         plain, out = objective(ids, keys), objective(padded, keys)
     assert out.counts.sum() == plain.counts.sum()
     assert torch.equal(out.corrupted[:, 60:], padded[:, 60:])
-    for figure, value in plain.metrics.items():
-        torch.testing.assert_close(out.metrics[figure], value, rtol=1e-5, atol=1e-6, msg=figure)
+    for metric, value in plain.metrics.items():
+        torch.testing.assert_close(out.metrics[metric], value, rtol=1e-5, atol=1e-6, msg=metric)
     sums = (EvaluationSums().add(each).result() for each in (plain, out))
     assert next(sums) == pytest.approx(next(sums), rel=1e-5)
 
 
 def test_special_tokens_are_scored():
-    # Electra.score: is_scored = can_be_masked(ids): the mean is over all real tokens, [CLS] and [SEP] included
+    # Electra.score: is_scored = can_be_chosen(ids): the mean is over all real tokens, [CLS] and [SEP] included
     ids = rows(8)
     discriminator = ById(torch.zeros(VOCAB))
-    unsure = guesses().index_fill(0, torch.tensor([CLS]), -torch.inf)  # no [CLS] but the real ones
+    unsure = logits().index_fill(0, torch.tensor([CLS]), -torch.inf)  # no [CLS] but the real ones
     out = Electra(Fixed(unsure), discriminator, **TOKENS)(ids)
     out.disc_loss.backward()
     assert torch.equal(out.is_scored, ids != PAD)
@@ -119,9 +119,9 @@ def test_special_tokens_are_scored():
 
 @pytest.mark.parametrize(("logit", "share_called_replaced"), [(-3.0, 0.0), (3.0, 1.0)])
 def test_accuracy_compares_the_logit_with_0(logit, share_called_replaced):
-    # detection: predictions = logits.sigmoid() >= 0
+    # detection_metrics: predictions = logits.sigmoid() >= 0
     ids = rows(16)
-    out = Electra(Fixed(guesses()), ById(torch.full((VOCAB,), logit)), **TOKENS)(ids)
+    out = Electra(Fixed(logits()), ById(torch.full((VOCAB,), logit)), **TOKENS)(ids)
     assert out.disc_predictions.float().mean() == share_called_replaced
     wanted = out.replaced_rate if share_called_replaced else 1 - out.replaced_rate
     torch.testing.assert_close(out.disc_acc, wanted)
@@ -130,11 +130,11 @@ def test_accuracy_compares_the_logit_with_0(logit, share_called_replaced):
 
 @pytest.mark.parametrize("kind", ["default", "official", "whole words"])
 def test_every_position_of_full_rows_is_masked_equally_often(kind):
-    # choose_positions: lottery[:, :58], the last 9 % left out; choose_with_replacement: num_candidates * .91;
+    # choose_positions: priority[:, :58], the last 9 % left out; choose_with_replacement: num_candidates * .91;
     # choose_words: order by position, so that choosing stops at the count. Words are of one token here.
     num_rows = 20_000
     more = {"official": {"official": True}, "whole words": {"is_continuation": torch.zeros(VOCAB, dtype=torch.bool)}}
-    electra = Electra(Fixed(guesses()), ById(torch.zeros(VOCAB)), **TOKENS, **more.get(kind, {}))
+    electra = Electra(Fixed(logits()), ById(torch.zeros(VOCAB)), **TOKENS, **more.get(kind, {}))
     ids = rows(num_rows)
     positions, counts, *_ = electra.masking(ids, electra.masking.draws(ids, row_keys(0, 0, range(num_rows))))
     hits = torch.bincount(positions[counts], minlength=64).numpy()
@@ -142,31 +142,31 @@ def test_every_position_of_full_rows_is_masked_equally_often(kind):
     assert stats.chisquare(hits[1:-1]).pvalue > 0.01
 
 
-def test_the_order_of_the_slots_says_nothing_about_the_position():
-    # choose_positions: positions.sort(-1).values: the slots beyond the count would then always be the last ones of the row
+def test_the_order_of_the_choices_says_nothing_about_the_position():
+    # choose_positions: positions.sort(-1).values: those beyond the count would then always be the last ones of the row
     ids = rows(20_000)
-    electra = Electra(Fixed(guesses()), ById(torch.zeros(VOCAB)), **TOKENS)
+    electra = Electra(Fixed(logits()), ById(torch.zeros(VOCAB)), **TOKENS)
     positions, *_ = electra.masking(ids, electra.masking.draws(ids, row_keys(0, 0, range(20_000))))
-    for slot in (0, positions.size(-1) - 1):
-        hits = torch.bincount(positions[:, slot], minlength=64).numpy()
+    for number in (0, positions.size(-1) - 1):
+        hits = torch.bincount(positions[:, number], minlength=64).numpy()
         assert stats.chisquare(hits[1:-1]).pvalue > 0.01
 
 
 @pytest.mark.parametrize("objective", [Electra, MaskedLM])
-def test_random_tokens_are_shown_at_chosen_positions_only(objective):
-    # Masking.forward: torch.where(torch.rand(ids.shape) < self.random_share, random ids, shown)
+def test_random_tokens_are_put_at_chosen_positions_only(objective):
+    # Masking.forward: torch.where(torch.rand(ids.shape) < self.random_share, random ids, inputs)
     ids = rows(200)
     if objective is Electra:
-        model = Electra(Fixed(guesses()), ById(torch.zeros(VOCAB)), num_tokens=VOCAB, random_token_prob=0.5, **TOKENS)
+        model = Electra(Fixed(logits()), ById(torch.zeros(VOCAB)), num_tokens=VOCAB, random_token_prob=0.5, **TOKENS)
     else:
-        model = MaskedLM(Fixed(guesses()), num_tokens=VOCAB, **TOKENS)
-    positions, counts, _, shown = model.masking(ids, model.masking.draws(ids, row_keys(0, 0, range(200))))
+        model = MaskedLM(Fixed(logits()), num_tokens=VOCAB, **TOKENS)
+    positions, counts, _, inputs, _ = model.masking(ids, model.masking.draws(ids, row_keys(0, 0, range(200))))
     is_chosen = torch.zeros_like(ids).scatter_add(-1, positions, counts.long()) > 0
-    assert torch.equal(shown[~is_chosen], ids[~is_chosen])
-    assert ((shown != ids) & (shown != MASK))[is_chosen].any()
+    assert torch.equal(inputs[~is_chosen], ids[~is_chosen])
+    assert ((inputs != ids) & (inputs != MASK))[is_chosen].any()
 
 
-def test_a_correct_guess_counts_as_original():
+def test_a_correct_sample_counts_as_original():
     # corrupt.is_replaced: is_chosen(ids, positions, counts)
     ids = rows(50)
     sure_of_nine = torch.zeros(VOCAB).index_fill(0, torch.tensor([9]), 50.0)
@@ -200,11 +200,13 @@ def test_every_parameter_moves_in_one_step(name):
 
 
 def test_masked_rates_are_rates():
-    # `if int(0.1)`: Masking.show: if not int(self.random_share)
+    # `if int(0.1)`: Masking.mask_tokens: if not int(self.random_share)
     ids = rows(400)
-    electra = Electra(Fixed(guesses()), ById(torch.zeros(VOCAB)), num_tokens=VOCAB, random_token_prob=0.1, **TOKENS)
-    positions, counts, originals, shown = electra.masking(ids, electra.masking.draws(ids, row_keys(0, 0, range(400))))
-    seen = shown.gather(-1, positions)
+    electra = Electra(Fixed(logits()), ById(torch.zeros(VOCAB)), num_tokens=VOCAB, random_token_prob=0.1, **TOKENS)
+    positions, counts, originals, inputs, _ = electra.masking(
+        ids, electra.masking.draws(ids, row_keys(0, 0, range(400)))
+    )
+    seen = inputs.gather(-1, positions)
     is_random = ((seen != MASK) & (seen != originals))[counts]
     assert is_random.float().mean().item() == pytest.approx(0.1, abs=0.02)
     assert counts.sum() / ids.numel() == pytest.approx(0.15, abs=0.01)
@@ -213,8 +215,10 @@ def test_masked_rates_are_rates():
 def test_the_generator_sees_its_own_token_at_15_percent_of_the_chosen_positions_and_is_scored_there():
     # Masking.forward: counts = counts & (tokens != originals)
     ids = rows(400)
-    electra = Electra(Fixed(guesses()), ById(torch.zeros(VOCAB)), **TOKENS)
-    positions, counts, originals, shown = electra.masking(ids, electra.masking.draws(ids, row_keys(0, 0, range(400))))
-    is_own = (shown.gather(-1, positions) == originals)[counts]
+    electra = Electra(Fixed(logits()), ById(torch.zeros(VOCAB)), **TOKENS)
+    positions, counts, originals, inputs, _ = electra.masking(
+        ids, electra.masking.draws(ids, row_keys(0, 0, range(400)))
+    )
+    is_own = (inputs.gather(-1, positions) == originals)[counts]
     assert is_own.float().mean().item() == pytest.approx(0.15, abs=0.02)
     assert counts.all() and np.unique(counts.sum(-1)).size == 1

@@ -1,1 +1,1 @@
-"""Text in, batches of token ids out: sources -> documents -> rows -> shards -> batches."""
+"""Turns text into batches of token ids: files -> documents -> rows -> shards -> batches."""

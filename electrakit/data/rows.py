@@ -1,4 +1,4 @@
-"""Documents in, rows out: packs the token ids of documents into "[CLS] A [SEP] B [SEP]" rows of a fixed length.
+"""Packs the token ids of documents into "[CLS] A [SEP] B [SEP]" rows of a fixed length.
 
 Rows never cross documents. Everything random is drawn from (seed, document, row), so a document gives the same rows
 wherever and whenever it is packed.
@@ -6,13 +6,13 @@ wherever and whenever it is packed.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain, count, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from electrakit.config import RowStyle
+from electrakit.config.corpus import RowStyle
 
 SINGLE_SEGMENT = 0.1  # share of rows with one segment (official builder)
 SHORT_ROW = 0.05  # share of rows that aim at a random length (official builder)
@@ -21,29 +21,37 @@ SHORT_DOCUMENT = 13  # tokens, about ten words: such a document is a row that is
 NO_AIM = 100_000  # what a row of one segment aims at (official builder)
 
 Range = tuple[int, int]
-Plan = tuple[list[Range], list[Range]]  # the token ranges of segment A, and those of segment B
+Segments = tuple[list[Range], list[Range]]  # the token ranges of segments A and B of one row
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentCounts:
+    """What some documents and their rows come to."""
+
+    documents: int = 0
+    rows: int = 0
+    tokens: int = 0  # of text, in rows: without [CLS], [SEP] and padding
+    tokens_lost: int = 0  # of text, in no row
+    padding: int = 0  # positions filled with [PAD]
+    rows_mostly_padding: int = 0  # more than half of the row
+    short_documents: int | None = (
+        None  # fewer than SHORT_DOCUMENT tokens; None: the shards were made before it was counted
+    )
+
+
+COUNTS = tuple(field.name for field in fields(DocumentCounts))
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows, and how many of each document there are."""
+    """The rows of some documents, and counts for each document."""
 
     ids: np.ndarray  # (R, T)
-    counts: dict[str, np.ndarray]  # name -> one number for each document; the names are those of COUNTS
-
-
-COUNTS = {
-    "rows": "rows made of the document",
-    "tokens": "text tokens in its rows: without [CLS], [SEP] and padding",
-    "tokens_lost": "text tokens that are in no row",
-    "padding": "places filled with [PAD]",
-    "rows_mostly_padding": "rows that are padding for more than half",
-    "short_documents": "1 if it has fewer than SHORT_DOCUMENT text tokens",
-}
+    counts: dict[str, np.ndarray]  # name of COUNTS -> one number for each document
 
 
 class Draw(NamedTuple):
-    """What chance decides about one row."""
+    """The random choices about one row."""
 
     is_single: bool
     joins_first: bool  # the line at the border goes to segment A
@@ -63,24 +71,27 @@ def pack(
     dtype: str,
 ) -> Rows:
     """Pack documents, given as one flat array of ids and the lengths of their lines, into rows."""
-    plan = _PLANS[style]
+    cut_into_rows = _ROW_STYLES[style]
     line_ends = np.cumsum(line_lengths).tolist()
     tokens_per_document = _sums(line_lengths, lines_per_document)
-    chances = _Chances(seed, identities, length, tokens_per_document)
-    plans: list[Plan] = []
+    random_draws = _RandomDraws(seed, identities, length, tokens_per_document)
+    rows: list[Segments] = []
     num_rows = np.zeros(len(lines_per_document), np.int64)
     first_line, start = 0, 0
     sizes = zip(lines_per_document.tolist(), tokens_per_document.tolist(), strict=True)
     for document, (num_lines, num_tokens) in enumerate(sizes):
         if num_tokens:
-            num_before = len(plans)
-            plans.extend(plan(start, line_ends[first_line : first_line + num_lines], length, chances.of(document)))
-            num_rows[document] = len(plans) - num_before
+            num_before = len(rows)
+            rows.extend(
+                cut_into_rows(start, line_ends[first_line : first_line + num_lines], length, random_draws.of(document))
+            )
+            num_rows[document] = len(rows) - num_before
         first_line += num_lines
         start += num_tokens
-    matrix, tokens_per_row, padding_per_row = _fill(ids, plans, length, special_ids, dtype)
+    matrix, tokens_per_row, padding_per_row = _fill(ids, rows, length, special_ids, dtype)
     num_packed = _sums(tokens_per_row, num_rows)
     counts = {
+        "documents": np.ones_like(num_rows),
         "rows": num_rows,
         "tokens": num_packed,
         "tokens_lost": tokens_per_document - num_packed,
@@ -91,10 +102,10 @@ def pack(
     return Rows(matrix, counts)
 
 
-# --- where rows begin and end: a document's first token and the ends of its lines in, token ranges out ----------------
+# --- row styles: a document's first token and the ends of its lines in, the token ranges of its rows out ---------------
 
 
-def plan_full(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Plan]:
+def full_rows(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Segments]:
     """The official builder's rows, but what does not fit into a row starts the next one: no token is lost."""
     end = line_ends[-1]
     while start < end:
@@ -112,7 +123,7 @@ def plan_full(start: int, line_ends: list[int], length: int, draw: Iterator[Draw
         start = stop
 
 
-def plan_official(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Plan]:
+def official_rows(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Segments]:
     """The builder of google-research/electra: the end of the line that fills a row is thrown away."""
     end = line_ends[-1]
     first_line = 0
@@ -125,7 +136,7 @@ def plan_official(start: int, line_ends: list[int], length: int, draw: Iterator[
         start, first_line = line_ends[filled], filled + 1
 
 
-def _official_segments(start: int, line_ends: list[int], chance: Draw) -> Plan:
+def _official_segments(start: int, line_ends: list[int], chance: Draw) -> Segments:
     """Which lines of a row go to segment A, and which to B; in both they keep their order."""
     aim = NO_AIM if chance.is_single else (chance.target - 3) // 2
     border = bisect_left(line_ends, start + aim)  # the first line that does not fit into A
@@ -154,7 +165,7 @@ def _cut(ranges: list[Range], room: int) -> list[Range]:
     return kept
 
 
-def plan_crude(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Plan]:
+def crude_rows(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Segments]:
     """Two samples of half the length put together, wherever lines end."""
     end = line_ends[-1]
     num_first, num_second = length // 2 - 2, length - length // 2 - 1
@@ -165,24 +176,24 @@ def plan_crude(start: int, line_ends: list[int], length: int, draw: Iterator[Dra
         start = stop
 
 
-_PLANS: dict[str, Callable[[int, list[int], int, Iterator[Draw]], Iterator[Plan]]] = {
-    "full": plan_full,
-    "official": plan_official,
-    "crude": plan_crude,
+_ROW_STYLES: dict[str, Callable[[int, list[int], int, Iterator[Draw]], Iterator[Segments]]] = {
+    "full": full_rows,
+    "official": official_rows,
+    "crude": crude_rows,
 }
 
 
-# --- chance ----------------------------------------------------------------------------------------------------------
+# --- random choices ----------------------------------------------------------------------------------------------------------
 
 
 def draws(seed: int, identity: int, length: int, first_row: int = 0) -> Iterator[Draw]:
-    """What chance decides about a document's rows, one after the other."""
+    """The random choices about a document's rows, one after the other."""
     for start in count(first_row, 64):
         yield from _draw(seed, np.full(64, identity, np.uint64), np.arange(start, start + 64), length)
 
 
-class _Chances:
-    """`draws` of many documents. Most are drawn at once: numpy's price is per call, and documents are often short."""
+class _RandomDraws:
+    """`draws` of many documents. Most are drawn at once: numpy's cost is per call, and documents are often short."""
 
     def __init__(self, seed: int, identities: np.ndarray, length: int, tokens_per_document: np.ndarray) -> None:
         self.seed, self.identities, self.length = seed, identities, length
@@ -218,19 +229,21 @@ def uniform(seed: int, identities: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return (mixed >> np.uint64(11)) / 2**53
 
 
-# --- plans to ids ----------------------------------------------------------------------------------------------------
+# --- ranges to ids ----------------------------------------------------------------------------------------------------
 
 
 def _fill(
-    ids: np.ndarray, plans: list[Plan], length: int, special_ids: dict[str, int], dtype: str
+    ids: np.ndarray, rows_of_ranges: list[Segments], length: int, special_ids: dict[str, int], dtype: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The planned rows as an array (R, T), and the number of text tokens and of padding in each."""
-    matrix = np.full((len(plans), length), special_ids["pad"], dtype)
-    if not plans:
+    """The rows as an array (R, T), and the number of text tokens and of padding in each."""
+    matrix = np.full((len(rows_of_ranges), length), special_ids["pad"], dtype)
+    if not rows_of_ranges:
         return matrix, np.zeros(0, np.int64), np.zeros(0, np.int64)
-    num_first = np.fromiter((len(first) for first, _ in plans), np.int64, len(plans))
-    num_ranges = np.fromiter((len(first) + len(second) for first, second in plans), np.int64, len(plans))
-    flat = chain.from_iterable(chain.from_iterable(chain.from_iterable(plans)))
+    num_first = np.fromiter((len(first) for first, _ in rows_of_ranges), np.int64, len(rows_of_ranges))
+    num_ranges = np.fromiter(
+        (len(first) + len(second) for first, second in rows_of_ranges), np.int64, len(rows_of_ranges)
+    )
+    flat = chain.from_iterable(chain.from_iterable(chain.from_iterable(rows_of_ranges)))
     starts, ends = np.fromiter(flat, np.int64, 2 * int(num_ranges.sum())).reshape(-1, 2).T
     sizes = ends - starts
     number_in_row = np.arange(len(sizes)) - np.repeat(np.cumsum(num_ranges) - num_ranges, num_ranges)
@@ -242,7 +255,7 @@ def _fill(
     # In its row, a range stands behind [CLS], the ranges before it, and for segment B one more [SEP].
     before = np.cumsum(sizes) - sizes  # text tokens in all ranges before
     before_row = np.cumsum(tokens_per_row) - tokens_per_row
-    rows = np.arange(len(plans))
+    rows = np.arange(len(rows_of_ranges))
     places = np.repeat(rows * length + 1 - before_row, num_ranges) + before + is_second
     token = np.arange(int(sizes.sum()))
     matrix.reshape(-1)[np.repeat(places - before, sizes) + token] = ids[np.repeat(starts - before, sizes) + token]

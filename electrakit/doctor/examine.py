@@ -1,34 +1,36 @@
-"""A corpus, a folder of shards or runs in, findings out: what ruins training, what it means and what to do."""
+"""Examines a corpus, a folder of shards or runs for what ruins training."""
 
 import functools
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from electrakit.config import DoctorConfig, Engine, Source, Splitting
-from electrakit.data.batches import PREPARE_AGAIN, Batches, read_manifest
-from electrakit.data.corpus import Seen, Selection, harvest, print_notes, require_documents
-from electrakit.data.files import Notes
-from electrakit.data.measures import row_measures, share_of_copies, share_seen_once, tally, token_measures
-from electrakit.data.sources import find_inputs
-from electrakit.data.tokenizer import load_tokenizer
-from electrakit.data.writing import NOTEBOOK, SHARD
-from electrakit.doctor.findings import Examination, Finding, Level, shown
-from electrakit.doctor.run import examined
-from electrakit.errors import UserError
-from electrakit.progress import console
-from electrakit.run_files import is_run, read_run
+from electrakit.common.errors import UserError
+from electrakit.common.progress import console
+from electrakit.config.corpus import SHARDS_MANIFEST, DoctorConfig, Engine, SourceFormat, Splitting
+from electrakit.data.batches import Batches
+from electrakit.data.corpus import SeenHashes, Selection, map_corpus, print_notes, require_documents
+from electrakit.data.manifest import PREPARE_AGAIN, read_manifest
+from electrakit.data.read.notes import Notes
+from electrakit.data.read.sources import find_inputs
+from electrakit.data.shard_writer import PROGRESS_FOLDER, SHARD
+from electrakit.data.tokenizer_files import load_tokenizer
+from electrakit.doctor.findings import Examination, Finding, Level, format_measure
+from electrakit.doctor.measures import TextCounts, row_measures, share_of_copies, share_seen_once, tally, token_measures
+from electrakit.doctor.run import examination_of
+from electrakit.runs import layout
+from electrakit.runs.files import is_run, read_run
 
-MAX_SAMPLES = 100  # pieces whose words are looked at
+# Document batches whose words are sampled.
+MAX_SAMPLES = 100
 
 
 @dataclass(frozen=True)
-class Check:
-    """A measure that is healthy below `warning` (or, with `low_is_bad`, above it)."""
+class CorpusCheck:
+    """A measure of text that is healthy below `warning` (or, with `low_is_bad`, above it)."""
 
     measure: str
     warning: float
@@ -44,12 +46,27 @@ class Check:
             return "serious"
         return "warning" if sign * value >= sign * self.warning else None
 
+    def found(self, value: float) -> Finding | None:
+        if (level := self.level(value)) is None:
+            return None
+        side = "above" if self.low_is_bad else "below"
+        healthy = f"healthy {side} {format_measure(self.measure, self.warning)}"
+        seen = f"{self.measure}: {format_measure(self.measure, value)} ({healthy})"
+        return Finding(level, self.title, seen, self.means, self.advice)
 
-OF_TOKENS = ("[UNK] tokens", "tokens per word", "tokens per vocabulary entry", "unused vocabulary", "unigram entropy")
-NEVER = float("inf")  # as `serious`: never more than a warning
 
-CHECKS = (
-    Check(
+TOKEN_MEASURES = (
+    "[UNK] tokens",
+    "tokens per word",
+    "tokens per vocabulary entry",
+    "unused vocabulary",
+    "unigram entropy",
+)
+# As `serious`: never more than a warning.
+NEVER = float("inf")
+
+CORPUS_CHECKS = (
+    CorpusCheck(
         "letters in a row",
         0.05,
         0.25,
@@ -58,7 +75,7 @@ CHECKS = (
         "it: the generator's loss stops near 3 nats right after warm-up, the discriminator's at the entropy of the base rate.",
         "Look at the rows that electra prepare shows, and mend the program that wrote the text: join lists, not strings.",
     ),
-    Check(
+    CorpusCheck(
         "[UNK] tokens",
         0.01,
         0.05,
@@ -66,7 +83,7 @@ CHECKS = (
         "An [UNK] says nothing about the word that stood there, and the model learns to predict [UNK].",
         "Train a tokenizer on this text (electra tokenizer), or load one made for its language and script.",
     ),
-    Check(
+    CorpusCheck(
         "tokens per word",
         2.0,
         3.5,
@@ -75,7 +92,7 @@ CHECKS = (
         "generator's task becomes spelling.",
         "Train a tokenizer on this text, or check that it is the right language and that lower-case fits.",
     ),
-    Check(
+    CorpusCheck(
         "unused vocabulary",
         0.5,
         0.9,
@@ -83,24 +100,24 @@ CHECKS = (
         "The embeddings of these entries are never trained; the vocabulary was made for other text.",
         "Train a tokenizer on this text, or use a smaller --vocab-size.",
     ),
-    Check(
+    CorpusCheck(
         "tokens per vocabulary entry",
         200,
         10,
         "the corpus is tiny for this vocabulary",
-        "Most entries are seen a few times only: the generator cannot learn them, and the model will know the corpus by heart.",
+        "Most entries are seen a few times only: the generator cannot learn them, and the model will memorise the corpus.",
         "Add text, use a smaller --vocab-size, or continue from released weights instead of training from nothing.",
         low_is_bad=True,
     ),
-    Check(
+    CorpusCheck(
         "duplicate documents",
         0.05,
         0.5,
         "documents occur several times",
-        "Copies are learned by heart, and the validation loss says less than it seems to.",
+        "The model memorises them, and the validation loss becomes less meaningful.",
         "Use --dedupe.",
     ),
-    Check(
+    CorpusCheck(
         "duplicate rows",
         0.02,
         0.5,
@@ -108,7 +125,7 @@ CHECKS = (
         "The same text fills several rows: documents that are in the corpus twice (a copy gives the same rows), or boilerplate.",
         "Prepare again with --dedupe, and look for headers and footers that every document has.",
     ),
-    Check(
+    CorpusCheck(
         "short documents",
         0.5,
         NEVER,
@@ -116,7 +133,7 @@ CHECKS = (
         "Rows never cross documents, so documents of fewer than 10 words become rows that are nearly all padding.",
         "Check --documents (blank, file or line): perhaps every line is taken for a document. Or use --min-words.",
     ),
-    Check(
+    CorpusCheck(
         "rows mostly padding",
         0.4,
         0.9,
@@ -124,7 +141,7 @@ CHECKS = (
         "Training time is spent on padding, and the model sees little context.",
         "Use a smaller --length, check --documents, or leave out short documents with --min-words.",
     ),
-    Check(
+    CorpusCheck(
         "symbols and digits",
         0.25,
         0.5,
@@ -132,7 +149,7 @@ CHECKS = (
         "Code, tables, markup or encoded data: the model learns that instead of language (English prose: 2 to 10 %).",
         "Look at the text, and clean it; force the right --source if a dump is read as plain text.",
     ),
-    Check(
+    CorpusCheck(
         "code punctuation",
         0.05,
         NEVER,
@@ -141,7 +158,7 @@ CHECKS = (
         "(8 to 17 %). A model learns that instead of language.",
         "Look at the text, and clean it; force the right --source if a dump is read as plain text. If it is to learn code, all is well.",
     ),
-    Check(
+    CorpusCheck(
         "text in overlong words",
         0.1,
         0.3,
@@ -150,7 +167,7 @@ CHECKS = (
         "There is no language in it to learn.",
         "Look at the text. Leave encoded data out, or mend the program that removed the spaces.",
     ),
-    Check(
+    CorpusCheck(
         "words seen once",
         0.8,
         0.9,
@@ -158,7 +175,7 @@ CHECKS = (
         "Prose in any language repeats its words; random letters, keys and word lists do not (English prose: 5 to 30 %).",
         "Look at the text: it is probably generated, encoded or scrambled, or a list of words.",
     ),
-    Check(
+    CorpusCheck(
         "tokens lost",
         0.1,
         NEVER,
@@ -174,7 +191,7 @@ def examine(
     *,
     tokenizer: str | Path | None = None,
     max_mb: int = 64,
-    source: Source | None = None,
+    source: SourceFormat | None = None,
     documents: Splitting = "blank",
     field: str = "text",
     encoding: str | None = None,
@@ -185,26 +202,23 @@ def examine(
     engine: Engine = "local",
 ) -> Examination:
     """Measure a corpus, a folder of shards, or runs, and look for what ruins training; DoctorConfig explains the settings."""
-    return _examine(DoctorConfig.of(**locals()))
+    return _examine(DoctorConfig(**locals()))
 
 
 def _examine(config: DoctorConfig) -> Examination:
     if any(map(is_run, config.inputs)):
         return _examine_runs(config)
-    _refuse_what_holds_runs(config)
+    _refuse_folder_of_runs(config)
     shards = [name for name in config.inputs if _is_shards(Path(name))]
     if shards and (len(config.inputs) > 1 or config.tokenizer):
         raise UserError(f"{shards[0]} is a folder of shards: examine it alone, and without --tokenizer; it has its own")
     examination = _examine_shards(Path(shards[0]), config) if shards else _examine_text(config)
-    for check in CHECKS:
-        value = examination.measures.get(check.measure)
-        level = None if value is None else check.level(value)
-        if value is not None and level is not None:
-            side = "above" if check.low_is_bad else "below"
-            seen = (
-                f"{check.measure}: {shown(check.measure, value)} (healthy {side} {shown(check.measure, check.warning)})"
-            )
-            examination.findings.append(Finding(level, check.title, seen, check.means, check.advice))
+    examination.findings += [
+        finding
+        for check in CORPUS_CHECKS
+        if check.measure in examination.measures
+        and (finding := check.found(examination.measures[check.measure])) is not None
+    ]
     return examination
 
 
@@ -213,32 +227,35 @@ def _examine_runs(config: DoctorConfig) -> Examination:
         raise UserError(f"{others[0]} is no run, and others of the inputs are: examine runs by themselves")
     if config.tokenizer:
         raise UserError(f"{config.inputs[0]} is a run: examine it without --tokenizer; its shards have their own")
-    parts = [examined(read_run(name)) for name in config.inputs]
+    parts = [examination_of(read_run(name)) for name in config.inputs]
     if len(parts) == 1:
         return parts[0]
     findings = [finding for part in parts for finding in part.findings]
     return Examination(f"{len(parts)} runs", {}, findings, parts=parts)
 
 
-def _refuse_what_holds_runs(config: DoctorConfig) -> None:
-    """A folder of runs is no corpus, though it holds text; a checkpoint belongs to its run."""
+def _refuse_folder_of_runs(config: DoctorConfig) -> None:
+    """A folder of runs holds text but is no corpus; and a checkpoint belongs to its run."""
     for name in config.inputs:
         path = Path(name)
-        if path.parent.name == "checkpoints" and is_run(path.parent.parent):
-            raise UserError(f"{name} is a checkpoint: examine its run, {path.parent.parent}")
+        run = layout.run_of_checkpoint(path)
+        if run is not None and is_run(run):
+            raise UserError(f"{name} is a checkpoint: examine its run, {run}")
         runs = (
-            sorted(str(one.parent) for one in path.glob("*/config.json") if is_run(one.parent)) if path.is_dir() else []
+            sorted(str(one.parent) for one in path.glob(f"*/{layout.CONFIG}") if is_run(one.parent))
+            if path.is_dir()
+            else []
         )
         if runs:
             raise UserError(f"{name} holds runs: name them, as in electra doctor {' '.join(runs[:3])}")
 
 
 def _is_shards(path: Path) -> bool:
-    """Also if it is unfinished or damaged: reading its manifest will say so."""
+    """Unfinished or damaged shards too: reading their manifest reports that."""
     try:
-        if (path / NOTEBOOK).is_dir() or any(SHARD.fullmatch(one.name) for one in path.iterdir()):
+        if (path / PROGRESS_FOLDER).is_dir() or any(SHARD.fullmatch(one.name) for one in path.iterdir()):
             return True
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads((path / SHARDS_MANIFEST).read_text(encoding="utf-8"))
         return isinstance(manifest, dict) and {"format", "splits"} <= manifest.keys()
     except (OSError, ValueError):
         return False
@@ -249,60 +266,62 @@ def _examine_text(config: DoctorConfig) -> Examination:
     inputs = find_inputs(config, notes)
     tokenizer = load_tokenizer(config.tokenizer) if config.tokenizer else None
     vocab_size = len(tokenizer.vocabulary) if tokenizer else 0
-    numbers: Counter[str] = Counter()
+    totals = np.zeros(len(TextCounts._fields), np.int64)
     tokens = np.zeros(vocab_size, np.int64)
-    selection, seen, num_copies, share_seen = Selection(config), Seen(), 0, 1.0
+    selection, seen, num_copies, share_seen = Selection(config), SeenHashes(), 0, 1.0
     words: list[np.ndarray] = []
     sizes = [one.num_bytes for one in inputs]
     total = sum(size or 0 for size in sizes)
-    for piece in harvest(config, inputs, functools.partial(tally, config.tokenizer), "examining"):
-        chosen = selection.choose(piece)
-        num_copies += int((~seen.are_new(piece.contents[chosen])).sum())
-        numbers.update({name: int(counts[chosen].sum()) for name, counts in piece.value.numbers.items()})
-        tokens += np.bincount(piece.value.ids[np.repeat(chosen, piece.value.ids_per_document)], minlength=vocab_size)
+    for batch in map_corpus(config, inputs, functools.partial(tally, config.tokenizer), "examining"):
+        chosen = selection.choose(batch)
+        num_copies += int((~seen.are_new(batch.contents[chosen])).sum())
+        totals += batch.value.counts[chosen].sum(0)
+        counts = TextCounts(*totals.tolist())
+        tokens += np.bincount(batch.value.ids[np.repeat(chosen, batch.value.ids_per_document)], minlength=vocab_size)
         if len(words) < MAX_SAMPLES:
-            words.append(piece.value.words)
-        notes.merge(piece.notes)
-        if total and None not in sizes and piece.num_bytes_read:
-            share_seen = piece.num_bytes_read / total
-        if selection.is_full or numbers["characters"] > config.max_mb * 1e6:
+            words.append(batch.value.words)
+        notes.merge(batch.notes)
+        if total and None not in sizes and batch.num_bytes_read:
+            share_seen = batch.num_bytes_read / total
+        if selection.is_full or counts.characters > config.max_mb * 1e6:
             break
-        if piece.is_last:
+        if batch.is_last:
             require_documents(selection.num_documents, notes, config)
     require_documents(selection.num_documents, notes, config)
     print_notes(notes)
     if tokenizer is not None and tokenizer.remark:
         console.print(tokenizer.remark, markup=False, soft_wrap=True)
-    num_documents, num_words = selection.num_documents, max(1, numbers["words"])
+    num_documents, num_words = selection.num_documents, max(1, counts.words)
+    num_visible = max(1, counts.visible_characters)
     measures: dict[str, float] = {
         "documents": num_documents,
-        "words": numbers["words"],
-        "words per document": numbers["words"] / num_documents,
-        "short documents": numbers["short documents"] / num_documents,
+        "words": counts.words,
+        "words per document": counts.words / num_documents,
+        "short documents": counts.short_documents / num_documents,
         "duplicate documents": num_copies / num_documents,
-        "single-letter words": numbers["single letters"] / num_words,
-        "letters in a row": numbers["letters in a row"] / num_words,
-        "text in overlong words": numbers["in long words"] / max(1, numbers["visible characters"]),
-        "symbols and digits": 1 - numbers["letters"] / max(1, numbers["visible characters"]),
-        "code punctuation": numbers["code punctuation"] / max(1, numbers["visible characters"]),
+        "single-letter words": counts.single_letters / num_words,
+        "letters in a row": counts.letters_in_a_row / num_words,
+        "text in overlong words": counts.in_long_words / num_visible,
+        "symbols and digits": 1 - counts.letters / num_visible,
+        "code punctuation": counts.code_punctuation / num_visible,
     }
     if (seen_once := share_seen_once(words)) is not None:
         measures["words seen once"] = seen_once
     if tokenizer is not None:
         measures["tokens per word"] = int(tokens.sum()) / num_words
         measures |= token_measures(tokens, tokenizer, share_seen)
-    what = f"{numbers['characters'] / 1e6:,.1f} MB of text examined"
-    not_checked = () if tokenizer is not None else OF_TOKENS
+    what = f"{counts.characters / 1e6:,.1f} MB of text examined"
+    not_checked = () if tokenizer is not None else TOKEN_MEASURES
     return Examination(f"Corpus {', '.join(config.inputs)}: {what}", measures, not_checked=not_checked)
 
 
 def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     manifest = read_manifest(shards)
-    if "counts" not in manifest:
-        raise UserError(f"{shards / 'manifest.json'} lacks counts: {PREPARE_AGAIN}")
-    counts = manifest["counts"]
+    counts = manifest.counts
+    if counts is None:
+        raise UserError(f"{shards / SHARDS_MANIFEST} lacks counts: {PREPARE_AGAIN}")
     tokenizer = load_tokenizer(shards / "tokenizer")
-    split = next(iter(manifest["splits"]))
+    split = next(iter(manifest.splits))
     batches = Batches(shards, 1024, split=split)
     pad = batches.special_ids["pad"]
     num_rows = min(batches.num_rows, max(1, int(config.max_mb * 1e6) // (8 * batches.length)))
@@ -312,26 +331,26 @@ def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     tokens[pad] = 0
     of_tokens = token_measures(tokens, tokenizer, len(rows) / batches.num_rows)
     measures: dict[str, float] = {
-        "documents": counts["documents"],
-        "rows": counts["rows"],
-        "tokens per document": counts["tokens"] / max(1, counts["documents"]),
-        "padding": counts["padding"] / (counts["rows"] * manifest["length"]),
-        "rows mostly padding": counts["rows_mostly_padding"] / counts["rows"],
+        "documents": counts.documents,
+        "rows": counts.rows,
+        "tokens per document": counts.tokens / max(1, counts.documents),
+        "padding": counts.padding / (counts.rows * manifest.length),
+        "rows mostly padding": counts.rows_mostly_padding / counts.rows,
         "duplicate rows": share_of_copies(shards, manifest, split),
-        "tokens lost": counts["tokens_lost"] / max(1, counts["tokens"] + counts["tokens_lost"]),
+        "tokens lost": counts.tokens_lost / max(1, counts.tokens + counts.tokens_lost),
         **row_measures(rows, tokenizer),
         **of_tokens,
     }
-    if "short_documents" in counts:
-        measures["short documents"] = counts["short_documents"] / max(1, counts["documents"])
+    if counts.short_documents is not None:
+        measures["short documents"] = counts.short_documents / max(1, counts.documents)
     examination = Examination(f"Shards {shards}: {len(rows):,} of {batches.num_rows:,} rows examined", measures)
-    if "valid" not in manifest["splits"]:
+    if "valid" not in manifest.splits:
         examination.findings.append(
             Finding(
                 "warning",
                 "there is no validation split",
-                f"splits: {', '.join(manifest['splits'])}",
-                "Training cannot tell learning from learning by heart.",
+                f"splits: {', '.join(manifest.splits)}",
+                "Without one, you cannot tell learning from memorising.",
                 "Prepare again with --valid 0.01, or with a larger share if the corpus has few documents.",
             )
         )

@@ -1,4 +1,4 @@
-"""What a doctor says, and how a person reads it: measures, and findings with what was seen, what it means and what to do."""
+"""The doctor's result, measures and findings, and how it is printed."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,7 +11,8 @@ from rich.padding import Padding
 Level = Literal["serious", "warning", "info"]
 COLOURS: dict[Level, str] = {"serious": "red", "warning": "yellow", "info": "cyan"}
 
-NUMBERS = (  # the measures that are no shares
+# The measures that are plain numbers; all others are shares and printed in percent.
+NUMBERS = (
     *("documents", "words", "words per document", "rows", "tokens", "tokens per document", "tokens per word"),
     *("tokens per vocabulary entry", "unigram entropy (nats)"),
     *("steps", "tokens seen", "times each row was seen", "generator loss (nats)", "discriminator loss (nats)"),
@@ -26,9 +27,9 @@ class Finding:
     level: Level
     """`serious` ruins a run, a `warning` costs quality or time, `info` is nothing wrong."""
     title: str
-    """The same wherever it is found."""
+    """The same for every finding of this problem."""
     seen: str
-    """With numbers, and the steps of a run."""
+    """The evidence: numbers, and the steps of a run."""
     means: str
     advice: str
 
@@ -40,12 +41,13 @@ class Finding:
 
 @dataclass
 class Examination:
-    """What was measured, and what is wrong with it."""
+    """What was examined, its measures, and the problems found."""
 
     what: str
     measures: dict[str, float]
     findings: list[Finding] = field(default_factory=list)
-    not_checked: tuple[str, ...] = ()  # what a tokenizer is needed for
+    not_checked: tuple[str, ...] = ()
+    """Measures that need a tokenizer, where none was given."""
     parts: list["Examination"] = field(default_factory=list)
     """One for each run, if several were examined; `findings` are then those of all."""
 
@@ -55,19 +57,19 @@ class Examination:
 
 
 def slug(title: str) -> str:
-    """As GitHub and mkdocs make anchors of headings."""
+    """The anchor that GitHub and mkdocs give a heading."""
     return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip())
 
 
-def shown(measure: str, value: float) -> str:
-    """A measure as a person reads it: most are shares."""
+def format_measure(measure: str, value: float) -> str:
+    """Format the value of a measure."""
     if measure in NUMBERS:
         return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
     return "< 0.01 %" if 0 < value < 0.0001 else f"{100 * value:.3g} %"
 
 
 def print_findings(examination: Examination) -> int:
-    """Show a person what was found; the exit code is 1 if something is serious."""
+    """Print an examination; returns the exit code, 1 if a finding is serious."""
     screen = Console(highlight=False)
     for number, part in enumerate(examination.parts or [examination]):
         if number:
@@ -79,7 +81,7 @@ def print_findings(examination: Examination) -> int:
 def _print_one(examination: Examination, screen: Console) -> None:
     screen.print(examination.what, style="bold", markup=False, soft_wrap=True)
     for name, value in examination.measures.items():
-        screen.print(f"  {name:<31} {shown(name, value):>14}")
+        screen.print(f"  {name:<31} {format_measure(name, value):>14}")
     if examination.not_checked:
         screen.print(f"  not checked: {', '.join(examination.not_checked)}; --tokenizer adds these", soft_wrap=True)
     for finding in examination.findings:

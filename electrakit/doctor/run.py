@@ -1,28 +1,27 @@
-"""A run's figures in, findings out: what is wrong with this training, what it usually means, and what to try."""
+"""Examines a run: its measures, and what is wrong with it."""
 
+from electrakit.doctor.checks import RUN_CHECKS
+from electrakit.doctor.evidence import Evidence
 from electrakit.doctor.findings import Examination, Finding, Level
-from electrakit.doctor.run_checks import CHECKS
-from electrakit.doctor.run_evidence import Evidence
-from electrakit.run_files import RunFiles
+from electrakit.runs.files import RunFiles
 
 
 def examine_run(run: RunFiles) -> list[Finding]:
-    """What is wrong with it, the worst first. Trains nothing, and needs no torch."""
+    """The findings in a run, the worst first, each problem once. Needs no torch."""
     evidence = Evidence(run)
     order: dict[Level, int] = {"serious": 0, "warning": 1, "info": 2}
-    findings = sorted([one for check in CHECKS for one in check(evidence)], key=lambda one: order[one.level])
+    findings = sorted([one for check in RUN_CHECKS for one in check(evidence)], key=lambda one: order[one.level])
     return [one for place, one in enumerate(findings) if one.title not in {other.title for other in findings[:place]}]
 
 
-def examined(run: RunFiles) -> Examination:
-    """As the doctor prints it."""
+def examination_of(run: RunFiles) -> Examination:
     how = "complete" if run.is_complete else "not complete"
     what = f"Run {run.path}: {how}, step {run.step:,}" if run.lines else f"Run {run.path}: nothing is logged yet"
     return Examination(what, measures_of(run), examine_run(run))
 
 
 def measures_of(run: RunFiles) -> dict[str, float]:
-    """How far it is and how good, by what a person calls it; what it does not have is left out."""
+    """How far a run is and how good, by printed name; what its log does not have is left out."""
     evidence = Evidence(run)
     rate = evidence.base_rate_entropy()
     measures = {

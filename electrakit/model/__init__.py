@@ -1,1 +1,1 @@
-"""Ids in, logits out: our encoders, any model of others, and what a pair of them shares."""
+"""The encoders, adapters for other models, and the tying of their weights."""

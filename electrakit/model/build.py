@@ -1,28 +1,29 @@
-"""Settings in, networks out: the pair of a run, adapted and tied."""
+"""Builds the networks of a run from its settings, adapted and tied."""
 
 from typing import Any
 
 from torch import nn
 
-from electrakit.model.adapt import as_discriminator, as_generator
-from electrakit.model.counts import Head, heads
-from electrakit.model.encoder import BODIES, Discriminator, Generator
+from electrakit.config.network import NetworkConfig
+from electrakit.config.pretrain import PretrainConfig
+from electrakit.model.counts import HeadKind, head_kinds
+from electrakit.model.huggingface.adapt import as_discriminator, as_generator
+from electrakit.model.huggingface.weights import CLASSIC
+from electrakit.model.networks import BODIES, Discriminator, Generator
 from electrakit.model.tie import tie
-from electrakit.network_config import NetworkConfig
-from electrakit.pretrain_config import PretrainConfig
 
 
 def build(config: PretrainConfig) -> tuple[nn.Module | None, nn.Module]:
-    """The generator (None where the run has none) and the discriminator, with new weights, adapted and tied."""
-    pair = {name: build_network(network, heads(config)[name]) for name, network in config.networks.items()}
+    """The generator (None where the run has none) and the discriminator, newly initialised, adapted and tied."""
+    pair = {name: build_network(network, head_kinds(config)[name]) for name, network in config.networks.items()}
     generator, discriminator = pair.get("generator"), pair["discriminator"]
     if generator is not None:
         tie(generator, discriminator, share=config.share)
     return generator, discriminator
 
 
-def build_network(network: NetworkConfig, head: Head) -> nn.Module:
-    """One network, seen as `as_generator` or `as_discriminator` say."""
+def build_network(network: NetworkConfig, head: HeadKind) -> nn.Module:
+    """One network with the interface that `as_generator` or `as_discriminator` gives."""
     if network.body in BODIES:
         return Generator(network) if head == "words" else Discriminator(network)
     model = transformers_model(network, head)
@@ -30,26 +31,18 @@ def build_network(network: NetworkConfig, head: Head) -> nn.Module:
     return adapt(model, pad_token_id=network.pad_token_id, sep_token_id=network.sep_token_id)
 
 
-CLASSES = {  # of transformers: config, a head for words, a head for two labels
+# transformers' classes: the config, the masked language model, the token classifier.
+CLASSES = {
     "bert": ("BertConfig", "BertForMaskedLM", "BertForTokenClassification"),
     "albert": ("AlbertConfig", "AlbertForMaskedLM", "AlbertForTokenClassification"),
 }
-THEIR_NAMES = {  # our setting -> theirs
-    "vocab_size": "vocab_size",
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "ffn_size": "intermediate_size",
-    "num_heads": "num_attention_heads",
-    "max_length": "max_position_embeddings",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "pad_token_id": "pad_token_id",
-}
+# Our setting: theirs. BERT and ALBERT have ELECTRA's names; BERT has no embedding_size.
+THEIR_NAMES = {ours: names[0] for ours, names in CLASSIC.fields.items() if ours != "embedding_size"}
 
 
-def transformers_model(network: NetworkConfig, head: Head) -> nn.Module:
-    """transformers' BERT or ALBERT. A discriminator is a token classifier with two labels."""
-    import transformers  # takes seconds
+def transformers_model(network: NetworkConfig, head: HeadKind) -> nn.Module:
+    """A BERT or ALBERT of transformers. The discriminator is a token classifier with two labels."""
+    import transformers  # here, because it takes seconds
 
     settings: dict[str, Any] = {theirs: getattr(network, ours) for ours, theirs in THEIR_NAMES.items()}
     if network.body == "albert":

@@ -1,22 +1,22 @@
-"""Settings in, sizes out: parameters, FLOPs and memory of a run, computed in closed form. Nothing is built, torch is not needed.
+"""Computes parameters, FLOPs and memory of a run from its settings, in closed form and without torch.
 
-Letters: T tokens of a row, K chosen positions, V vocabulary, E embedding, H hidden, F feed-forward.
+Letters: T tokens of a row, K chosen positions, V vocabulary, E embedding size, H hidden size, F feed-forward size.
 """
 
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from electrakit.network_config import NetworkConfig
-from electrakit.pretrain_config import PretrainConfig, num_slots
+from electrakit.config.network import NetworkConfig
+from electrakit.config.pretrain import PretrainConfig, max_chosen
 
-Head = Literal["words", "replaced"]
-"""What a network says of a token: which word it is, or whether it was replaced."""
+HeadKind = Literal["words", "replaced"]
+"""What a network predicts for a token: which word it is, or whether it was replaced."""
 
 
-def heads(config: PretrainConfig) -> dict[str, Head]:
-    """Which head each network of the run has."""
-    of_discriminator: Head = "replaced" if config.objective.kind == "electra" else "words"
+def head_kinds(config: PretrainConfig) -> dict[str, HeadKind]:
+    """The head of each network of the run."""
+    of_discriminator: HeadKind = "replaced" if config.objective.kind == "electra" else "words"
     return {name: of_discriminator if name == "discriminator" else "words" for name in config.networks}
 
 
@@ -25,14 +25,14 @@ def heads(config: PretrainConfig) -> dict[str, Head]:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Every parameter once. Output tables that are the word table, and what the networks share, are not counted again."""
+    """Every parameter once: tied output tables and what the networks share are not counted again."""
 
     encoder: int
-    """The discriminator without its head: what fine-tuning starts from, and what the published figures count."""
+    """The discriminator without its head: what fine-tuning starts from, and what published sizes count."""
     head: int
-    """The discriminator's head, which is left behind after pretraining."""
+    """The discriminator's head, which is dropped after pretraining."""
     generator: int
-    """What the generator has besides what it shares."""
+    """Of the generator, what it does not share."""
     objective: int
     """The copy gate of all_tokens_mlm."""
 
@@ -46,28 +46,28 @@ class Parameters:
 
 
 def count_parameters(config: PretrainConfig) -> Parameters:
-    shapes = {name: parameter_shapes(network, heads(config)[name]) for name, network in config.networks.items()}
+    shapes = {name: parameter_shapes(network, head_kinds(config)[name]) for name, network in config.networks.items()}
     sizes = {name: {part: num_elements(shape) for part, shape in parts.items()} for name, parts in shapes.items()}
     shared = shared_parts(config)
     return Parameters(
-        encoder=sum(size for part, size in sizes["discriminator"].items() if part not in HEADS),
-        head=sum(sizes["discriminator"][part] for part in HEADS),
+        encoder=sum(size for part, size in sizes["discriminator"].items() if part not in HEAD_PARTS),
+        head=sum(sizes["discriminator"][part] for part in HEAD_PARTS),
         generator=sum(size for part, size in sizes.get("generator", {}).items() if part not in shared),
         objective=config.discriminator.hidden_size + 1 if config.objective.kind == "all_tokens_mlm" else 0,
     )
 
 
 def shared_parts(config: PretrainConfig) -> set[str]:
-    """The parts that generator and discriminator have in common: those of `share` that have the same shapes."""
+    """The parts that generator and discriminator share: those that `share` names and that have the same shapes."""
     if config.generator is None or config.share == "nothing":
         return set()
     ours, theirs = (parameter_shapes(network, "words") for network in (config.generator, config.discriminator))
-    can_share = EMBEDDINGS if config.share == "embeddings" else {*ours} - {*HEADS}
+    can_share = EMBEDDINGS if config.share == "embeddings" else {*ours} - {*HEAD_PARTS}
     return {part for part in can_share if ours.get(part) == theirs.get(part) and part in ours}
 
 
 EMBEDDINGS = ("word", "position", "segment", "embedding_norm", "embedding_bias")
-HEADS = ("head", "output")
+HEAD_PARTS = ("head", "output")
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -76,8 +76,8 @@ def num_elements(shapes: Shapes) -> int:
     return sum(prod(shape) for shape in shapes)
 
 
-def parameter_shapes(network: NetworkConfig, head: Head) -> dict[str, Shapes]:
-    """The shapes of a network's parameters, by part. Tested against the networks themselves."""
+def parameter_shapes(network: NetworkConfig, head: HeadKind) -> dict[str, Shapes]:
+    """The shapes of a network's parameters, by part. A test compares them with the networks."""
     vocab, embedding, hidden = network.vocab_size, network.embedding_size, network.hidden_size
     if network.body == "modern":
         parts: dict[str, Shapes] = {
@@ -107,7 +107,7 @@ def parameter_shapes(network: NetworkConfig, head: Head) -> dict[str, Shapes]:
 
 
 def layer_shapes(network: NetworkConfig) -> Shapes:
-    """Matrices first; the norms of the modern body are counted apart, since its first layer has one less."""
+    """Matrices first. The norms of the modern body are counted apart: its first layer has one less."""
     hidden, ffn = network.hidden_size, network.ffn_size
     if network.body == "modern":
         return ((hidden, 3 * hidden), (hidden, hidden), (hidden, 2 * ffn), (ffn, hidden))
@@ -117,15 +117,15 @@ def layer_shapes(network: NetworkConfig) -> Shapes:
 
 # FLOPs, as the paper counts them (the official flops_computation.py)
 
-DROPOUT, NORM, GELU, SOFTMAX = 4, 5, 8, 5  # operations for each number that goes through
-ROTARY = 3
+# Operations per element.
+DROPOUT, NORM, GELU, SOFTMAX, ROPE = 4, 5, 8, 5, 3
 
 
 def flops_per_token(config: PretrainConfig) -> dict[str, float]:
     """Forward and backward, mean over the tokens of a row, for each network.
 
-    As in the paper: a multiply-add is two operations, an exponential one; the backward pass costs what the forward pass costs (in
-    truth about twice as much); looking a token up costs a product with the whole table (in truth nothing).
+    As in the paper: a multiply-add is two operations, an exponential one; the backward pass costs as much as the forward pass (really
+    about twice as much); an embedding lookup costs a product with the whole table (really nothing).
     """
     share = num_chosen(config) / config.length
     shares = {"generator": share, "discriminator": 1.0 if config.objective.kind == "all_tokens_mlm" else share}
@@ -134,7 +134,7 @@ def flops_per_token(config: PretrainConfig) -> dict[str, float]:
         * (
             embedding_flops(network, config.length)
             + body_flops(network, config.length)
-            + (shares[name] * word_flops(network) if heads(config)[name] == "words" else replaced_flops(network))
+            + (shares[name] * word_flops(network) if head_kinds(config)[name] == "words" else replaced_flops(network))
         )
         for name, network in config.networks.items()
     }
@@ -145,13 +145,13 @@ def flops_per_step(config: PretrainConfig) -> float:
 
 
 def useful_flops(config: PretrainConfig) -> float:
-    """Operations of the matrix products that one row needs, forward and backward (twice as many): 8.98 G for ELECTRA-small.
+    """FLOPs of the matrix products for one row, forward and backward (twice as many): 8.98 G for ELECTRA-small.
 
-    What says how busy a processor is. As the paper counts it would be two thirds more, which nobody computes: see `flops_per_token`.
+    For the utilisation of the hardware. `flops_per_token`, as the paper counts, is two thirds more, which no device computes.
     """
     products = 0.0
     for name, network in config.networks.items():
-        head = heads(config)[name]
+        head = head_kinds(config)[name]
         size = {
             part: sum(prod(shape) for shape in shapes if len(shape) == 2)
             for part, shapes in parameter_shapes(network, head).items()
@@ -166,12 +166,12 @@ def useful_flops(config: PretrainConfig) -> float:
 
 
 def num_chosen(config: PretrainConfig) -> int:
-    """K of this run."""
-    return num_slots(config.length, config.objective.mask_prob)
+    """K of this run: chosen positions per row."""
+    return max_chosen(config.length, config.objective.mask_prob)
 
 
 def embedding_flops(network: NetworkConfig, length: int) -> float:
-    """From id to the first layer's input, for one token."""
+    """From the id to the first layer's input, for one token."""
     size = network.embedding_size
     lookups = network.vocab_size + (length + 2 if network.body != "modern" else 0)
     has_projection = network.body == "albert" or size != network.hidden_size
@@ -187,18 +187,18 @@ def body_flops(network: NetworkConfig, length: int) -> float:
     attention = 4 * hidden * length + (1 + SOFTMAX + DROPOUT) * length * network.num_heads
     biases = 0 if is_modern else 5 * hidden + ffn
     residuals = 2 * (1 + DROPOUT + NORM) * hidden
-    extra = 2 * ROTARY * hidden + ffn if is_modern else 0  # and the gate
+    extra = 2 * ROPE * hidden + ffn if is_modern else 0  # RoPE and the gate
     return network.num_layers * (products + attention + biases + residuals + GELU * ffn + extra)
 
 
 def word_flops(network: NetworkConfig) -> float:
-    """The generator's head at one position."""
+    """The masked-LM head at one position."""
     size, vocab = network.embedding_size, network.vocab_size
     return (2 * network.hidden_size + 1 + GELU + NORM) * size + (2 * size + SOFTMAX + 2) * vocab
 
 
 def replaced_flops(network: NetworkConfig) -> float:
-    """The discriminator's head at one position."""
+    """The replaced-token head at one position."""
     hidden = network.hidden_size
     if network.body in ("bert", "albert"):
         return 4 * hidden
@@ -210,7 +210,7 @@ def replaced_flops(network: NetworkConfig) -> float:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device that holds everything; what the allocator and the libraries need comes on top."""
+    """Bytes on one device that holds everything, without the overhead of the allocator and the libraries."""
 
     weights: float
     gradients: float
@@ -223,13 +223,13 @@ class Memory:
 
 
 def estimate_memory(config: PretrainConfig) -> Memory:
-    """Weights, gradients and optimizer in fp32, and what the forward pass of one micro-batch keeps for the backward pass.
+    """Weights, gradients and optimizer state in fp32, and the activations of one micro-batch.
 
-    Fused attention, which keeps nothing of size T x T. With bf16, activations take half and a second copy of the weights is kept.
+    Attention is fused: nothing of size T x T is kept. With bf16, activations take half, and there is a second copy of the weights.
     """
     num_parameters = count_parameters(config).total
     rows = min(config.micro_batch or config.batch_size, config.batch_size)
-    kept = sum(kept_numbers(config, name) for name in config.networks) * rows
+    kept = sum(kept_activations(config, name) for name in config.networks) * rows
     chosen = sum(kept_logits(config, name) for name in config.networks) * rows
     is_half = config.precision == "bf16"
     return Memory(
@@ -241,7 +241,7 @@ def estimate_memory(config: PretrainConfig) -> Memory:
 
 
 def num_muon_parameters(config: PretrainConfig) -> int:
-    """Matrices of the layers: Muon keeps one average of these, Adam two of everything else."""
+    """The layers' matrices: Muon keeps one moment of these, Adam two of everything else."""
     shared = shared_parts(config)
     return sum(
         num_elements(tuple(shape for shape in parameter_shapes(network, "words")["layers"] if len(shape) == 2))
@@ -250,34 +250,35 @@ def num_muon_parameters(config: PretrainConfig) -> int:
     )
 
 
-KEPT = {  # what a layer keeps of a token, in times H and times F
+# The activations of a token that a layer keeps for the backward pass, in multiples of H and F.
+KEPT = {
     "classic": (8, 2),  # qkv, attention, two norms' inputs and outputs; before and after the GELU
     "bert": (8, 2),
-    "albert": (8, 5),  # its GELU is computed in steps
-    "modern": (10, 4),  # also qkv after the turn; both halves, the GELU and the product
+    "albert": (8, 5),  # its GELU is not fused
+    "modern": (10, 4),  # also qkv after RoPE; both halves, the GELU and the product
 }
 
 
-def kept_numbers(config: PretrainConfig, name: str) -> float:
-    """What a row leaves behind in one network's body and head, but for the scores of words."""
+def kept_activations(config: PretrainConfig, name: str) -> float:
+    """Elements that a row keeps in one network's body and head, without the word logits."""
     network = config.networks[name]
     hidden, ffn, embedding = network.hidden_size, network.ffn_size, network.embedding_size
     has_dropout = network.dropout > 0
     times_hidden, times_ffn = KEPT[network.body]
     layer = times_hidden * hidden + times_ffn * ffn
     masks = (2 * hidden if network.body != "modern" else ffn + hidden) / 4 * has_dropout  # a byte each
-    # With recompute, every layer's input, and all of the one layer that is just computed again.
+    # With recompute: every layer's input, and all activations of the one layer that is recomputed.
     layers = network.num_layers * hidden + layer + masks if config.recompute else network.num_layers * (layer + masks)
     per_token = layers + 2 * embedding + hidden
-    positions = num_chosen(config) if heads(config)[name] == "words" else config.length
-    width = embedding if heads(config)[name] == "words" else hidden
+    positions = num_chosen(config) if head_kinds(config)[name] == "words" else config.length
+    width = embedding if head_kinds(config)[name] == "words" else hidden
     return per_token * config.length + positions * (hidden + 3 * width)
 
 
 def kept_logits(config: PretrainConfig, name: str) -> float:
-    """Scores of words of a row: themselves, their softmax, and its gradient when it is needed, in fp32."""
-    # All-tokens MLM takes its scores in blocks, computed again in the backward pass.
+    """Word logits of a row, their softmax and its gradient, in fp32."""
+    # All-tokens MLM computes its logits in blocks, and again in the backward pass.
     is_in_blocks = config.objective.kind == "all_tokens_mlm" and name == "discriminator"
-    if heads(config)[name] == "replaced" or is_in_blocks:
+    if head_kinds(config)[name] == "replaced" or is_in_blocks:
         return 0
     return 3.0 * num_chosen(config) * config.networks[name].vocab_size

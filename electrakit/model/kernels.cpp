@@ -1,4 +1,4 @@
-// What stands between two matrix products on a CPU, in one pass each. A null pointer is something that there is not.
+// Fused CPU kernels for what is between two matrix products, each in one pass. Optional tensors are null pointers.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -10,40 +10,41 @@
 #define SIMD_MAX _Pragma("omp simd reduction(max : most)")
 typedef int64_t Int;
 extern "C" void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*, const float*,
-                       const int*, const float*, float*, const int*);  // the one that torch has
+                       const int*, const float*, float*, const int*);  // from torch's library
 template <class To, class From> static inline To as_bits(From from) { To to; std::memcpy(&to, &from, sizeof to); return to; }
 struct bf16 {
     uint16_t bits;
     operator float() const { return as_bits<float>((uint32_t)bits << 16); }
-    uint32_t round(uint32_t all) { return (all + 0x7FFF + (all >> 16 & 1)) >> 16; }  // to the nearest, ties to even
+    uint32_t round(uint32_t all) { return (all + 0x7FFF + (all >> 16 & 1)) >> 16; }  // round half to even
     void operator=(float value) { bits = value == value ? round(as_bits<uint32_t>(value)) : 0x7FC0; }
 };
 struct Dropout {
     uint32_t first, second, limit; float scale;
     Dropout(uint64_t seed, float rate) : first(seed), second(seed >> 32), limit(rate * 4294967296.0), scale(1 / (1 - rate)) {}
-    float operator()(uint32_t place) const {  // 0 with the given rate, by a hash
-        uint32_t hash = place * 0x9E3779B1u + first;
+    float operator()(uint32_t index) const {  // 0 at the given rate, else the scale; a hash of the element's index
+        uint32_t hash = index * 0x9E3779B1u + first;
         hash = (hash ^ hash >> 16) * 0x7FEB352Du, hash = (hash ^ hash >> 15 ^ second) * 0x846CA68Bu;
         return (hash ^ hash >> 16) >= limit ? scale : 0.0f;
     }
 };
 
-static inline float fast_exp(float x) {  // to about 1e-7, for x up to 88; NaN stays NaN
+static inline float fast_exp(float x) {  // relative error about 1e-7, for x up to 88; NaN stays NaN
     x = x < -87.0f ? -87.0f : x;
     float whole = std::nearbyint(x * 1.44269504f), rest = x - whole * 0.693359375f + whole * 2.12194440e-4f, series = 1.9875691e-4f;
     for (float factor : {1.3981999e-3f, 8.3334519e-3f, 4.1665796e-2f, 1.6666665e-1f, 5e-1f, 1.0f, 1.0f}) series = series * rest + factor;
     return series * as_bits<float>(((int32_t)whole + 127) << 23);
 }
-static inline float normal(float x, float& density) {  // the share below x, and the density there: Abramowitz and Stegun 7.1.26
+static inline float normal(float x, float& density) {  // the normal CDF and density at x: Abramowitz and Stegun 7.1.26
     float bell = fast_exp(-0.5f * x * x), t = 1 / (1 + 0.3275911f * 0.70710678f * std::fabs(x));
     float tail = 0.5f * bell * t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
     density = 0.39894228f * bell;
     return x < 0 ? tail : 1 - tail;
 }
 
-// sum = x + dropout(y + bias); hat = (sum - mean) / deviation; out = hat * gain + shift
-template <class X, class Y> void add_norm(const X* x, const Y* y, const float* bias, const float* gain, const float* shift, X* sum, Y* hat,
-                                         Y* out, float* inverse, Int rows, Int size, float epsilon, float rate, uint64_t seed, int threads) {
+// sum = x + dropout(y + bias); normed = (sum - mean) / deviation; out = normed * gain + shift
+template <class X, class Y> void add_norm(const X* x, const Y* y, const float* bias, const float* gain, const float* shift, X* sum,
+                                         Y* normed, Y* out, float* inverse, Int rows, Int size, float epsilon, float rate,
+                                         uint64_t seed, int threads) {
     EACH_ROW {
         const Dropout drop(seed, rate);
         float total = 0, along = 0, buffer[size];
@@ -55,32 +56,33 @@ template <class X, class Y> void add_norm(const X* x, const Y* y, const float* b
         float scale = inverse[row] = 1 / std::sqrt(along / size + epsilon);
         SIMD for (Int i = 0; i < size; i++) {
             float value = (buffer[i] - mean) * scale;
-            hat[at + i] = value, out[at + i] = value * gain[i] + shift[i];
+            normed[at + i] = value, out[at + i] = value * gain[i] + shift[i];
             if (sum) sum[at + i] = buffer[i];
         }
     }
 }
 
-// `also` is what comes to the sum from elsewhere. Each thread has its own row of `partial` (threads, 3, size): gain, shift, bias.
-template <class X, class Y> void add_norm_back(const Y* grad, const X* also, const Y* hat, const float* gain, const float* inverse, X* grad_x,
-                                              Y* grad_y, float* partial, Int rows, Int size, float rate, uint64_t seed, int threads) {
+// `grad_sum` is the gradient of the sum itself. `partial` (threads, 3, size) accumulates the gradients of gain, shift and bias per thread.
+template <class X, class Y> void add_norm_back(const Y* grad, const X* grad_sum, const Y* normed, const float* gain, const float* inverse,
+                                              X* grad_x, Y* grad_y, float* partial, Int rows, Int size, float rate, uint64_t seed,
+                                              int threads) {
     EACH_ROW {
         const Dropout drop(seed, rate);
         float *gains = partial + omp_get_thread_num() * 3 * size, *shifts = gains + size, *biases = shifts + size, total = 0, along = 0;
         const float share = 1.0f / size; Int at = row * size;
         SIMD_SUM for (Int i = 0; i < size; i++) {
-            float one = grad[at + i], value = hat[at + i];
+            float one = grad[at + i], value = normed[at + i];
             gains[i] += one * value, shifts[i] += one, total += one * gain[i], along += one * gain[i] * value;
         }
         SIMD for (Int i = 0; i < size; i++) {
-            float one = ((float)grad[at + i] * gain[i] - (total + (float)hat[at + i] * along) * share) * inverse[row];
-            grad_x[at + i] = one += also ? (float)also[at + i] : 0;
+            float one = ((float)grad[at + i] * gain[i] - (total + (float)normed[at + i] * along) * share) * inverse[row];
+            grad_x[at + i] = one += grad_sum ? (float)grad_sum[at + i] : 0;
             grad_y[at + i] = one *= drop(at + i), biases[i] += one;
         }
     }
 }
 
-// out = gelu(z + bias); if GATED, gelu(first half of z) * second half; if DROPS, dropout of that. BACK: the gradient of z instead.
+// out = gelu(z + bias). GATED: gelu(first half of z) * second half. DROPS: dropout of that. BACK: the gradient of z instead.
 template <class T, bool BACK, bool GATED, bool DROPS> void gelu(const T* z, const float* bias, const T* grad, T* out, float* partial,
                                                                 Int rows, Int size, float rate, uint64_t seed, int threads) {
     EACH_ROW {
@@ -101,11 +103,12 @@ template <class T, bool BACK, bool GATED, bool DROPS> void gelu(const T* z, cons
 }
 
 static void product(char first, char second, int rows, int columns, int inner, const float* a, int step_a, const float* b, int step_b,
-                    float beta, float* c) {  // c = a b + beta c of matrices in rows; 'T': it lies transposed
+                    float beta, float* c) {  // c = a b + beta c, row-major; 'T': transposed
     const float one = 1; sgemm_(&second, &first, &columns, &rows, &inner, &one, b, &step_b, a, &step_a, &beta, c, &columns);
 }
 
-// One head of one row at a time, in the cache; row r has the tokens starts[r] to starts[r + 1]. With `grad`, the gradient of qkv instead.
+// One head of one row at a time, so that it stays in the cache; row r has the tokens from starts[r] up to starts[r + 1].
+// With `grad`, the gradient of qkv instead.
 template <class T> void attention(const T* qkv, const float* bias, const Int* starts, const T* grad, T* out, float* logsum, Int rows,
                                   int heads, int width, float rate, uint64_t seed, int threads) {
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
@@ -113,9 +116,10 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
         for (int head = 0; head < heads; head++) {
             const int BLOCK = 128, hidden = heads * width, num_out = grad ? 3 : 1, start = starts[row], length = starts[row + 1] - start;
             const float scale = 1 / std::sqrt((float)width); const size_t area = (size_t)length * width;
-            const Dropout drop(seed ^ (0x9E3779B97F4A7C15u * (row * heads + head + 1)), rate);  // places are those in one head
+            const Dropout drop(seed ^ (0x9E3779B97F4A7C15u * (row * heads + head + 1)), rate);  // indices count within one head
             static thread_local std::vector<float> space;
-            space.resize(16 + 6 * area + BLOCK * (width + 2 * (size_t)length));  // from a multiple of 64 bytes: sums then never change
+            space.resize(16 + 6 * area + BLOCK * (width + 2 * (size_t)length));
+            // Aligned to 64 bytes: the order of summation never changes.
             float *query = (float*)(((uintptr_t)space.data() + 63) & ~(uintptr_t)63), *key = query + area, *value = key + area,
                   *result = value + area, *given = result + 3 * area, *scores = given + BLOCK * width, *slopes = scores + BLOCK * length;
             for (int part = 0; part < 3; part++)
@@ -130,17 +134,17 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
                     for (int j = 0; j < width; j++) given[i * width + j] = grad[(Int)(start + first + i) * hidden + head * width + j];
                 if (grad) product('N', 'T', count, length, width, given, width, value, width, 0, slopes);
                 for (int i = 0; i < count; i++) {
-                    Int token = (Int)(start + first + i) * heads + head, place = (Int)(first + i) * length;
+                    Int token = (Int)(start + first + i) * heads + head, index = (Int)(first + i) * length;
                     float *score = scores + i * length, *slope = slopes + i * length, most = score[0], total = 0, along = 0;
                     if (grad) {
                         SIMD_SUM for (int j = 0; j < length; j++)
-                            score[j] = fast_exp(score[j] - logsum[token]), along += score[j] * (slope[j] *= drop(place + j));
-                        SIMD for (int j = 0; j < length; j++) slope[j] = score[j] * (slope[j] - along), score[j] *= drop(place + j);
+                            score[j] = fast_exp(score[j] - logsum[token]), along += score[j] * (slope[j] *= drop(index + j));
+                        SIMD for (int j = 0; j < length; j++) slope[j] = score[j] * (slope[j] - along), score[j] *= drop(index + j);
                     } else {
                         SIMD_MAX for (int j = 0; j < length; j++) most = score[j] > most ? score[j] : most;
                         SIMD_SUM for (int j = 0; j < length; j++) total += score[j] = fast_exp(score[j] - most);
                         logsum[token] = most + std::log(total), total = 1 / total;
-                        SIMD for (int j = 0; j < length; j++) score[j] *= drop(place + j) * total;
+                        SIMD for (int j = 0; j < length; j++) score[j] *= drop(index + j) * total;
                     }
                 }
                 float* from = grad ? slopes : scores;
@@ -156,15 +160,17 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
         }
 }
 
-// For each row of logits: the loss of its target, the log of the sum, the best guess, and a token sampled with `heat` by its draw.
-template <class T> void guess(const T* logits, const float* bias, const Int* targets, const float* draws, const Int* without, float heat,
-                              float* losses, float* logsum, Int* best, Int* sampled, Int rows, Int size, int num_without, int threads) {
+// For each row of logits: the cross-entropy of its target, the logsumexp, the argmax, and a token sampled from one uniform number.
+// `heat` is 1 / temperature; the tokens of `without` are never sampled.
+template <class T> void predict(const T* logits, const float* bias, const Int* targets, const float* uniform, const Int* without,
+                                float heat, float* losses, float* logsum, Int* best, Int* sampled, Int rows, Int size,
+                                int num_without, int threads) {
     EACH_ROW {
         const T* in = logits + row * size;
         std::vector<float> space(size);
         float *score = space.data(), most = (float)in[0] + bias[0], total = 0, along = 0;
         SIMD_MAX for (Int i = 0; i < size; i++) score[i] = (float)in[i] + bias[i], most = score[i] > most ? score[i] : most;
-        best[row] = sampled[row] = -1;  // it stays so if the logits are not numbers
+        best[row] = sampled[row] = -1;  // stays -1 if the logits are NaN
         for (Int i = 0; i < size && best[row] < 0; i++) best[row] = score[i] == most ? i : -1;
         SIMD_SUM for (Int i = 0; i < size; i++) total += fast_exp(score[i] - most);
         logsum[row] = most + std::log(total), losses[row] = most - score[targets[row]] + std::log(total);
@@ -172,15 +178,15 @@ template <class T> void guess(const T* logits, const float* bias, const Int* tar
         SIMD_MAX for (Int i = 0; i < size; i++) most = score[i] > most ? score[i] : most;
         SIMD_SUM for (Int i = 0; i < size; i++) along += score[i] = fast_exp((score[i] - most) * heat);
         for (int i = 0; i < num_without; i++) score[without[i]] = 0;
-        double passed = 0, target = (double)draws[row] * along;
-        for (Int i = 0; i < size && along == along && passed <= target; passed += score[i++])  // or else the likeliest
+        double passed = 0, target = (double)uniform[row] * along;
+        for (Int i = 0; i < size && along == along && passed <= target; passed += score[i++])  // if rounding leaves none: the likeliest
             if (passed + score[i] > target || (score[i] == 1 && sampled[row] < 0)) sampled[row] = i;
     }
 }
 
-// The gradient of the logits, in their place; `grad` is that of each row's loss.
-template <class T> void guess_back(T* logits, const float* bias, const Int* targets, const float* logsum, const float* grad, float* partial,
-                                   Int rows, Int size, int threads) {
+// Overwrites the logits with their gradient; `grad` is that of each row's loss.
+template <class T> void predict_back(T* logits, const float* bias, const Int* targets, const float* logsum, const float* grad,
+                                     float* partial, Int rows, Int size, int threads) {
     EACH_ROW {
         float *biases = partial + omp_get_thread_num() * size, by = grad[row], sum = logsum[row];
         T *at = logits + row * size, &wanted = at[targets[row]];
@@ -195,5 +201,5 @@ template <class T> void guess_back(T* logits, const float* bias, const Int* targ
 
 #define KERNELS(X, Y) (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, 0, 0, 0>, (void*)gelu<Y, 1, 0, 0>, \
                       (void*)gelu<Y, 0, 1, 0>, (void*)gelu<Y, 1, 1, 0>, (void*)gelu<Y, 0, 1, 1>, (void*)gelu<Y, 1, 1, 1>, \
-                      (void*)attention<Y>, (void*)guess<Y>, (void*)guess_back<Y>
+                      (void*)attention<Y>, (void*)predict<Y>, (void*)predict_back<Y>
 extern "C" { void* kernels[] = {KERNELS(float, float), KERNELS(bf16, bf16), KERNELS(float, bf16)}; }

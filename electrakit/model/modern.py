@@ -1,18 +1,17 @@
-"""Ids in, hidden states out: the `modern` body, which is transformers' ModernBERT with global attention in every layer.
+"""The `modern` body: transformers' ModernBERT with global attention in every layer.
 
-Pre-norm, rotary positions, gated GELU, no biases. There are no segments: [SEP] itself says where B begins.
-Shapes: B rows, T tokens, H hidden, D numbers of one head.
+Pre-norm, RoPE, gated GELU, no biases. There are no segment embeddings: [SEP] alone marks where segment B begins.
 """
 
 from math import sqrt
 
 from torch import Tensor, nn
 
-from electrakit.model.layers import SIGMA, head, initialise, rotations, run
-from electrakit.model.tokens import Tokens
-from electrakit.network_config import NetworkConfig
+from electrakit.config.network import NetworkConfig
+from electrakit.model.layouts import Tokens
+from electrakit.model.parts import INITIALIZER_RANGE, Rope, initialise, prediction_head, run_layer
 
-EPSILON = 1e-5
+LAYER_NORM_EPS = 1e-5
 
 
 class ModernBody(nn.Module):
@@ -29,24 +28,23 @@ class ModernBody(nn.Module):
         initialise(self.embeddings)
 
     def forward(self, tokens: Tokens) -> Tensor:
-        head_size = self.config.hidden_size // self.config.num_heads
-        turn = rotations(tokens.attended.size(1), head_size, self.config.rotary_base, tokens.ids.device)
+        rope = tokens.rope(self.config.hidden_size // self.config.num_heads, self.config.rotary_base)
         hidden = tokens.dropout(self.embeddings(tokens.ids), self.dropout if self.training else 0.0)
         for layer in self.layers:
-            hidden = run(layer, hidden, tokens, turn, recompute=self.recompute and self.training)
+            hidden = run_layer(layer, hidden, tokens, rope, recompute=self.recompute and self.training)
         return self.norm(hidden)
 
     @staticmethod
     def generator_head(config: NetworkConfig) -> nn.Sequential:
         dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        initialise(dense, output_sigma(config))
-        return head(dense, make_norm(config))
+        initialise(dense, output_std(config))
+        return prediction_head(dense, make_norm(config))
 
     discriminator_head = generator_head
 
 
 class ModernEmbeddings(nn.Module):
-    """Word embeddings, normed: all that generator and discriminator share."""
+    """Word embeddings and their norm: what generator and discriminator share."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -58,7 +56,7 @@ class ModernEmbeddings(nn.Module):
 
 
 class ModernLayer(nn.Module):
-    """Attention, then a gated feed-forward; each sees a normed copy and adds to the stream."""
+    """Attention, then a gated feed-forward, each with a norm before it and a residual connection around it."""
 
     def __init__(self, config: NetworkConfig, *, is_first: bool) -> None:
         super().__init__()
@@ -72,22 +70,23 @@ class ModernLayer(nn.Module):
         self.ffn_in = nn.Linear(size, 2 * config.ffn_size, bias=False)
         self.ffn_out = nn.Linear(config.ffn_size, size, bias=False)
         initialise(self)
-        initialise(self.attention_out, output_sigma(config))
-        initialise(self.ffn_out, output_sigma(config))
+        initialise(self.attention_out, output_std(config))
+        initialise(self.ffn_out, output_std(config))
 
-    def forward(self, hidden: Tensor, tokens: Tokens, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """A batch of H, the tokens and their rotations: a batch of H."""
+    def forward(self, hidden: Tensor, tokens: Tokens, rope: Rope) -> Tensor:
         rate, attention_rate = (self.dropout, self.attention_dropout) if self.training else (0.0, 0.0)
-        mixed = tokens.attend(self.attention_norm(hidden), self.qkv, self.num_heads, attention_rate, turn)
-        # ModernBERT's attention_dropout is both of these
-        hidden, normed = tokens.add_and_norm(hidden, mixed, self.attention_out, self.ffn_norm, attention_rate)
+        mixed = tokens.attend(self.attention_norm(hidden), self.qkv, self.num_heads, attention_rate, rope)
+        # ModernBERT uses attention_dropout here too.
+        hidden, normed = tokens.add_norm(
+            hidden, mixed, self.attention_out, self.ffn_norm, attention_rate, needs_sum=True
+        )
         return hidden + self.ffn_out(tokens.gated_gelu(normed, self.ffn_in, rate))
 
 
 def make_norm(config: NetworkConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.hidden_size, eps=EPSILON, bias=False)
+    return nn.LayerNorm(config.hidden_size, eps=LAYER_NORM_EPS, bias=False)
 
 
-def output_sigma(config: NetworkConfig) -> float:
-    """What adds to the residual stream starts small, the deeper the smaller: transformers' ModernBERT does the same."""
-    return SIGMA / sqrt(2 * config.num_layers)
+def output_std(config: NetworkConfig) -> float:
+    """What is added to the residual stream starts smaller in deeper networks, as in transformers' ModernBERT."""
+    return INITIALIZER_RANGE / sqrt(2 * config.num_layers)

@@ -1,4 +1,4 @@
-"""Two models in, the same two with common weights: nothing, the embeddings, or the whole encoder."""
+"""Ties the weights of a generator to those of a discriminator: nothing, the embeddings, or the encoder."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -7,30 +7,30 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from electrakit.errors import UserError
-from electrakit.model.adapt import unwrap, vocab_size_of
-from electrakit.model.encoder import Network
-from electrakit.model.families import check_guesses_words, is_transformers, output_table, tie_output_table
-from electrakit.model.inputs import TRUE_FOR_REAL_TOKENS, is_of_package
-from electrakit.pretrain_config import ENCODER_SIZES, Share
+from electrakit.common.errors import UserError
+from electrakit.config.pretrain import ENCODER_SIZES, Share
+from electrakit.model.huggingface.adapt import unwrap, vocab_size_of
+from electrakit.model.huggingface.families import is_transformers, output_table, require_masked_lm, tie_output_table
+from electrakit.model.huggingface.inputs import TRUE_FOR_REAL_TOKENS, is_of_package
+from electrakit.model.networks import Network
 
 
 def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddings") -> None:
-    """Let the generator use the discriminator's parameters: the very same objects, not copies.
+    """Let the generator use the discriminator's parameters: the same objects, not copies.
 
     - `nothing`: two separate networks; the generator's input and output word tables stay one.
     - `embeddings`: word, position and segment tables, the embedding LayerNorm, and the generator's output table. Two networks of
-      different families share what both have in the same shape; the word table is a must. In plain modules: the tables of the same name.
-    - `encoder`: everything but the heads; the bodies must be equal, in sizes, number of heads and all that their weights are used for.
+      different families share what both have in the same shape, at least the word table. In plain modules: the tables of the same name.
+    - `encoder`: everything but the heads. The bodies must be equal: sizes, number of heads, and every setting that changes the computation.
 
-    Still one after `.to()`, `load_state_dict`, `deepcopy` of the pair and under DDP. Where torch makes new parameters (`.to("meta")`,
+    They stay tied after `.to()`, `load_state_dict`, `deepcopy` of the pair and under DDP. Where torch makes new parameters (`.to("meta")`,
     `load_state_dict(assign=True)`), call this again.
     """
     if share not in get_args(Share):
         raise UserError(f"share={share!r} is unknown; choose one of {', '.join(get_args(Share))}")
     generator, discriminator = unwrap(generator), unwrap(discriminator)
     if is_transformers(generator):
-        check_guesses_words(generator)
+        require_masked_lm(generator)
     check_output_table(generator, discriminator)
     if share == "nothing":
         if shared := shared_parameters(generator, discriminator):
@@ -43,24 +43,24 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
         assert all(id(new) in known for _, new in replacements), "a parameter was not replaced"
         generator.is_tied = True  # type: ignore[assignment]
     if is_transformers(generator):
-        _tie_own_tables(generator, is_a_must=share == "embeddings")
+        _tie_word_tables(generator, is_required=share == "embeddings")
 
 
 def shared_parameters(generator: nn.Module, discriminator: nn.Module) -> list[str]:
-    """The generator's names, its output table included, of the parameters that are also the discriminator's."""
+    """The generator's names, output table included, of the parameters that are also the discriminator's."""
     known = {id(parameter) for parameter in discriminator.parameters()}
     return [name for name, parameter in _named(generator) if id(parameter) in known]
 
 
 def check_output_table(generator: nn.Module, discriminator: nn.Module) -> None:
-    """After `generator.words = discriminator.words`, an output layer that was tied to the old table still holds that.
+    """After `generator.words = discriminator.words`, an output layer that was tied to the old table still holds it.
 
-    reformer-pytorch's is pointed at the new one, x-transformers looks its table up. Of other plain modules nothing is certain: an output
-    layer of the table's shape may be meant to be apart, so there is a warning.
+    For reformer-pytorch it is tied again; x-transformers looks its table up. In other plain modules an untied output layer of the
+    table's shape may be intended, so there is only a warning.
     """
     generator, discriminator = unwrap(generator), unwrap(discriminator)
     if is_transformers(generator) or isinstance(generator, Network) or getattr(generator, "is_tied", False):
-        return  # they are tied when they are adapted; look their table up; were tied with all that used the old table
+        return  # tied when adapted; looks its table up; tied with every use of the old table
     known = {id(parameter) for parameter in discriminator.parameters()}
     tables = embedding_parameters(generator)
     words = next((tables[name] for name in _word_tables(generator) if id(tables[name]) in known), None)
@@ -83,21 +83,21 @@ def check_output_table(generator: nn.Module, discriminator: nn.Module) -> None:
                 )
 
 
-def check_not_torn_apart(generator: nn.Module, discriminator: nn.Module) -> None:
-    """Warn if the word tables hold the same numbers but are two parameters: a pair that was trained tied, loaded one by one."""
+def warn_of_untied_copies(generator: nn.Module, discriminator: nn.Module) -> None:
+    """Warn of equal word tables in two parameters: the models were trained tied, and then loaded separately."""
     ours, theirs = (_word_table(unwrap(model)) for model in (generator, discriminator))
     if ours is None or theirs is None or ours is theirs or ours.is_meta or ours.shape != theirs.shape:
         return
     if ours.device == theirs.device and torch.equal(ours, theirs):
         warnings.warn(
-            "generator and discriminator have equal word embeddings in two parameters, which will be trained apart; released pairs are "
-            "tied: call tie(generator, discriminator) first",
+            "generator and discriminator have equal word embeddings in two parameters, which will be trained separately; released pairs "
+            "are tied: call tie(generator, discriminator) first",
             stacklevel=4,
         )
 
 
 def state_once(module: nn.Module) -> dict[str, Tensor]:
-    """The state dict with each shared tensor under its first name only, as safetensors wants it."""
+    """The state dict with each shared tensor under its first name only, as safetensors needs it."""
     names = first_names(module)
     return {name: tensor for name, tensor in module.state_dict().items() if names[name] == name}
 
@@ -113,7 +113,7 @@ def first_names(module: nn.Module) -> dict[str, str]:
 def load_state_once(
     module: nn.Module, state: Mapping[str, Tensor], fill: Callable[[Tensor, Tensor], Any] = Tensor.copy_
 ) -> None:
-    """Load what `state_once` gave into a module whose weights are tied the same way; anything that does not fit is an error.
+    """Load a state dict of `state_once` into a module whose weights are tied the same way; any mismatch is an error.
 
     fill: writes the second tensor into the first, where a copy is not enough.
     """
@@ -131,7 +131,8 @@ def load_state_once(
 
 # The embeddings
 
-PARTS = {  # what a child of `embeddings` is called -> what it is
+# Names of the children of `embeddings`: what they are.
+EMBEDDING_PARTS = {
     "word_embeddings": "word",
     "tok_embeddings": "word",
     "position_embeddings": "position",
@@ -144,18 +145,18 @@ PARTS = {  # what a child of `embeddings` is called -> what it is
 }
 
 Replacements = list[tuple[nn.Parameter, nn.Parameter]]
-"""The generator's parameter, and the discriminator's that takes its place."""
+"""The generator's parameter, and the discriminator's that replaces it."""
 
 
 def embedding_replacements(generator: nn.Module, discriminator: nn.Module) -> Replacements:
-    """Pair the embeddings up by what they are, in plain modules by their names."""
+    """Match the embeddings by what they are, in plain modules by their names."""
     ours, theirs = embedding_parameters(generator), embedding_parameters(discriminator)
     words = _word_tables(generator) & _word_tables(discriminator)
     only_ours, only_theirs = (
         [name for name in one if name not in other] for one, other in ((ours, theirs), (theirs, ours))
     )
     is_plain = _family(generator) is None is _family(discriminator)
-    # of two tables without a counterpart one may be of words: not every module says how many there are
+    # One of two tables without a counterpart may be the word table: not every module knows its vocabulary size.
     if not words or (is_plain and only_ours and only_theirs and vocab_size_of(generator, discriminator) is None):
         raise UserError(
             f"cannot share embeddings: the word tables must have the same name; only the generator has {', '.join(only_ours) or 'none'}, "
@@ -182,22 +183,22 @@ def embedding_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _known_parts(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Of a model whose `embeddings` hold a word table under a name that we know; else nothing."""
+    """For a model whose `embeddings` hold a word table under a name that we know; else empty."""
     embeddings = getattr(_body(model), "embeddings", None)
     children = embeddings.named_children() if isinstance(embeddings, nn.Module) else ()
-    parts = {_part(name, child): child for name, child in children if name in PARTS}
+    parts = {_part(name, child): child for name, child in children if name in EMBEDDING_PARTS}
     if not isinstance(words := parts.get("word"), nn.Embedding):
         return {}
     return {
         f"{part}.{name}": parameter
         for part, child in parts.items()
         for name, parameter in child.named_parameters()
-        if parameter.size(-1) == words.embedding_dim  # DeBERTa's LayerNorm stands behind the projection: of the body
+        if parameter.size(-1) == words.embedding_dim  # DeBERTa's LayerNorm is after the projection: not shared
     }
 
 
 def _tables_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Of each nn.Embedding, wherever it is; what a transformers model calls its input embeddings are words."""
+    """The weights of each nn.Embedding; the input embeddings of a transformers model are called `word`."""
     words = model.get_input_embeddings() if is_transformers(model) else None  # type: ignore[operator]
     tables = [(name, module) for name, module in _body(model).named_modules() if isinstance(module, nn.Embedding)]
     return {
@@ -208,7 +209,7 @@ def _tables_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _word_tables(model: nn.Module) -> set[str]:
-    """The names, among the embedding parameters, of what can be the word table; in a plain module it has a row for each token."""
+    """The names of the embedding parameters that can be the word table; in a plain module it has a row for each token."""
     tables = embedding_parameters(model)
     if _known_parts(model) or is_transformers(model):
         return {"word.weight"} & set(tables)
@@ -224,17 +225,21 @@ def _word_table(model: nn.Module) -> nn.Parameter | None:
 
 
 def _part(name: str, child: nn.Module) -> str:
-    """RoBERTa counts positions from behind its pad id: row 5 is another position than BERT's row 5."""
+    """RoBERTa numbers positions from pad id + 1: its row 5 is another position than BERT's."""
     offset = getattr(child, "padding_idx", None)
-    return f"position_from_{offset + 1}" if PARTS[name] == "position" and offset is not None else PARTS[name]
+    return (
+        f"position_from_{offset + 1}"
+        if EMBEDDING_PARTS[name] == "position" and offset is not None
+        else EMBEDDING_PARTS[name]
+    )
 
 
 # The encoder
 
 
 def encoder_replacements(generator: nn.Module, discriminator: nn.Module) -> Replacements:
-    """Pair all parameters of the two bodies up by name."""
-    _check_same_use(generator, discriminator)
+    """Match all parameters of the two bodies by name."""
+    _check_same_settings(generator, discriminator)
     ours, theirs = _body_parameters(generator, discriminator), _body_parameters(discriminator, generator)
     for name in [*ours, *theirs]:
         size, other = (tuple(body[name].shape) if name in body else None for body in (ours, theirs))
@@ -248,7 +253,7 @@ def encoder_replacements(generator: nn.Module, discriminator: nn.Module) -> Repl
     return [(parameter, theirs[name]) for name, parameter in ours.items()]
 
 
-USES = [
+USED_SETTINGS = [
     "model_type",
     "num_attention_heads",
     "n_heads",
@@ -269,12 +274,12 @@ USES = [
     "local_attention",
     "sliding_window",
 ]
-"""Settings of transformers' bodies that change what equal weights compute."""
+"""Settings of transformers' models that change what equal weights compute."""
 
 
-def _check_same_use(generator: nn.Module, discriminator: nn.Module) -> None:
-    """Weights of equal shapes may still be used in different ways: with other heads, or counting positions from elsewhere."""
-    ours, theirs = (_uses(model) for model in (generator, discriminator))
+def _check_same_settings(generator: nn.Module, discriminator: nn.Module) -> None:
+    """Weights of equal shapes may be used differently: with another number of heads, or other position numbers."""
+    ours, theirs = (_used_settings(model) for model in (generator, discriminator))
     for name in [*ours, *theirs]:
         if ours.get(name) != theirs.get(name):
             raise UserError(
@@ -283,9 +288,9 @@ def _check_same_use(generator: nn.Module, discriminator: nn.Module) -> None:
             )
 
 
-def _uses(model: nn.Module) -> dict[str, Any]:
+def _used_settings(model: nn.Module) -> dict[str, Any]:
     if is_transformers(model):
-        return {name: getattr(model.config, name) for name in USES if hasattr(model.config, name)}
+        return {name: getattr(model.config, name) for name in USED_SETTINGS if hasattr(model.config, name)}
     if isinstance(model, Network):
         return {name: getattr(model.config, name) for name in ("body", *ENCODER_SIZES, "pad_token_id", "sep_token_id")}
     parts = _body(model).named_modules()
@@ -314,7 +319,7 @@ def _heads(body: nn.Module, other: nn.Module) -> set[str]:
 
 
 def _replace(model: nn.Module, replacements: Iterable[tuple[nn.Parameter, nn.Parameter]]) -> None:
-    """Put new parameters where old ones are, everywhere in the model: an output layer that used the old table uses the new one."""
+    """Replace parameters everywhere in the model: an output layer that used the old table uses the new one."""
     new_for = {id(old): new for old, new in replacements}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
@@ -322,9 +327,9 @@ def _replace(model: nn.Module, replacements: Iterable[tuple[nn.Parameter, nn.Par
                 setattr(module, name, new_for[id(parameter)])
 
 
-def _tie_own_tables(generator: Any, is_a_must: bool) -> None:
-    """The output table of a transformers generator is its word table (as configured; always, when embeddings are shared)."""
-    if is_a_must and output_table(generator) is not None:
+def _tie_word_tables(generator: Any, is_required: bool) -> None:
+    """Tie the output table of a transformers generator to its word table: as configured, or always if embeddings are shared."""
+    if is_required and output_table(generator) is not None:
         generator.config.tie_word_embeddings = True  # so that saving, loading and tie_weights() keep it
     tie_output_table(generator)
     layer = output_table(generator)
@@ -343,7 +348,7 @@ def _body(model: nn.Module) -> nn.Module:
 
 
 def _family(model: nn.Module) -> Any:
-    """Within a family, parts of different sizes are a mistake; across families, a difference."""
+    """Within a family, parts of different sizes are an error; across families they are just not shared."""
     if is_transformers(model):
         return model.config.model_type  # type: ignore[union-attr]
     return model.config.body if isinstance(model, Network) else None

@@ -1,1 +1,1 @@
-"""Ids in, a loss out: replaced-token detection and its relatives."""
+"""The pretraining objectives: replaced-token detection, masked language modelling, and the paper's mixtures of the two."""

@@ -1,24 +1,24 @@
-"""Settings in, an objective out: the one module that training compiles, wraps, counts and saves."""
+"""Builds the objective of a run from its settings: the one module that training compiles, wraps, counts and saves."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from electrakit.errors import UserError
+from electrakit.common.errors import UserError
+from electrakit.config.pretrain import PretrainConfig, with_special_ids
 from electrakit.model.build import build
 from electrakit.objective.electra import Electra
 from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM
-from electrakit.pretrain_config import PretrainConfig, with_special_ids
 
 
 def build_objective(
     config: PretrainConfig, special_ids: Mapping[str, int], is_continuation: Tensor | None = None
 ) -> nn.Module:
-    """The networks of a run, with new weights, and the objective around them.
+    """The networks of a run, newly initialised, and the objective around them.
 
-    `special_ids` are those of the shards' manifest (pad, cls, sep, mask), which the networks follow. `is_continuation` is wanted for
-    whole words: see `is_continuation_table`.
+    `special_ids` are those of the shards' manifest (pad, cls, sep, mask); the networks are built for them. `is_continuation` is needed
+    for whole-word masking: see `is_continuation_table`.
     """
     objective = config.objective
     if objective.whole_words and is_continuation is None:

@@ -1,4 +1,4 @@
-"""Ids in, the loss of replaced-token detection out: a generator corrupts rows, a discriminator finds the replaced tokens."""
+"""Replaced-token detection: a generator corrupts rows, and a discriminator finds the replaced tokens."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -7,45 +7,43 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electrakit.errors import UserError
-from electrakit.model.adapt import as_discriminator, as_generator, sep_token_of, vocab_size_of
-from electrakit.model.tie import check_not_torn_apart, check_output_table
+from electrakit.common.errors import UserError
+from electrakit.config.base import check_rates
+from electrakit.config.pretrain import DISC_WEIGHTS, check_loss_weights, check_temperature
+from electrakit.model.huggingface.adapt import as_discriminator, as_generator, sep_token_of, vocab_size_of
+from electrakit.model.tie import check_output_table, warn_of_untied_copies
 from electrakit.objective import corrupt
-from electrakit.objective.guess import Sampling, guess
-from electrakit.objective.masking import Masking, check_rates, special_tokens, whole_numbers
-from electrakit.objective.output import Output, detection, ratio
+from electrakit.objective.masking import (
+    Masked,
+    MaskedBatch,
+    MaskedObjective,
+    Masking,
+    checked_ids,
+    special_tokens,
+)
+from electrakit.objective.output import Output, detection_metrics, ratio
+from electrakit.objective.predict_masked import Sampling, predict_masked
 from electrakit.objective.randomness import Draws
-from electrakit.pretrain_config import DISC_WEIGHTS
 
 
 class Corrupted(NamedTuple):
-    """Rows with the generator's samples in them, and how well it guessed."""
+    """Rows with the generator's samples in them, and how well it predicted."""
 
     ids: Tensor  # (B, T)
-    is_replaced: Tensor  # (B, T) bool: another token than before
-    attended: Tensor  # (B, T) bool: not padding
-    positions: Tensor  # (B, K)
-    counts: Tensor  # (B, K) bool
-    originals: Tensor  # (B, K)
+    is_replaced: Tensor  # (B, T) bool: another token than the original
     mlm_loss: Tensor | None
     gen_acc: Tensor | None
     sampled_acc: Tensor
 
-    @property
-    def is_chosen(self) -> Tensor:
-        """(B, T) bool"""
-        return corrupt.is_chosen(self.ids, self.positions, self.counts)
 
+class WithGenerator(MaskedObjective):
+    """The base of Electra, ReplaceMLM and AllTokensMLM: a generator fills in the chosen positions.
 
-class WithGenerator(nn.Module):
-    """What Electra, ReplaceMLM and AllTokensMLM have in common: a generator that fills in the chosen positions.
-
-    Both networks are in the mode that train() and eval() of the objective say; in training the generator samples with its dropout on,
-    as in the official code.
+    train() and eval() of the objective apply to both networks: in training the generator samples with dropout, as in the official code.
     """
 
     kind: str
-    """Its name among the settings."""
+    """The value of `objective.kind` in the settings."""
 
     def __init__(
         self,
@@ -68,39 +66,35 @@ class WithGenerator(nn.Module):
         is_continuation: Tensor | None = None,
         adapt: Callable[..., nn.Module] = as_generator,
     ) -> None:
-        """Around two models.
+        """Wrap two models.
 
         Args:
-            generator: a masked language model, or "uniform": replacements are then drawn without a network.
-            discriminator: the model that is kept.
+            generator: a masked language model, or "uniform": replacements are then drawn uniformly, without a network.
+            discriminator: the model to pretrain.
             mask_token_id: the id of [MASK].
             pad_token_id: the id of padding, which is never attended to, chosen or scored.
             mask_prob: share of the real tokens that is chosen.
             mask_ignore_token_ids: never chosen, such as [CLS] and [SEP]; padding and [MASK] need not be named.
-            random_token_prob: share of the chosen positions where the generator is shown a random token.
-            replace_prob: share of the other chosen positions where it is shown [MASK]; else it is shown the token itself.
-            sep_token_id: for models with segments, the id behind which the second begins; by default that of our own networks.
-            num_tokens: size of the vocabulary, where the models do not say it.
+            random_token_prob: share of the chosen positions where the generator reads a random token.
+            replace_prob: share of the other chosen positions where it reads [MASK]; elsewhere it reads the token itself.
+            sep_token_id: for models with segments, the id after which segment B begins; by default that of our own networks.
+            num_tokens: size of the vocabulary, where the models do not name it.
             temperature: of the generator's distribution when replacements are sampled.
             disallow_correct: never sample the original token.
             gen_weight: of the generator's loss.
-            disc_weight: of the discriminator's loss; by default DISC_WEIGHTS has it.
-            official: choose with replacement, as google-research/electra does; for comparison. One thing stays ours: [PAD] and [SEP] are
-                never sampled, since our networks read from the ids what is padding and where segments end.
-            is_continuation: bool (V,), chooses whole words: see `is_continuation_table`.
-            adapt: how the discriminator is seen; here as a second masked language model.
+            disc_weight: of the discriminator's loss; the default is in DISC_WEIGHTS.
+            official: choose with replacement, as google-research/electra does; for comparison. One difference remains: [PAD] and [SEP] are
+                never sampled, because our networks read padding and segments from the ids.
+            is_continuation: bool (V,), for whole-word masking: see `is_continuation_table`.
+            adapt: gives the discriminator its interface; by default that of a second masked language model.
         """
         super().__init__()
         if isinstance(generator, str) and generator != "uniform":
             raise UserError(f"generator is {generator!r}: pass a model, or 'uniform'")
-        check_rates(replace_prob=replace_prob, random_token_prob=random_token_prob)
-        if not temperature > 0:
-            raise UserError(f"temperature is {temperature}: it must be above 0; 1 is the paper's")
+        check_rates({"replace_prob": replace_prob, "random_token_prob": random_token_prob})
+        check_temperature(temperature)
         disc_weight = DISC_WEIGHTS[self.kind] if disc_weight is None else disc_weight
-        if min(gen_weight, disc_weight) < 0:
-            raise UserError(
-                f"weights of the losses must not be negative: gen_weight is {gen_weight}, disc_weight {disc_weight}"
-            )
+        check_loss_weights(gen_weight, disc_weight)
         sep_token_id = sep_token_of(generator, discriminator) if sep_token_id is None else sep_token_id
         ids: dict[str, Any] = {"pad_token_id": pad_token_id, "sep_token_id": sep_token_id}
         self.generator = None if isinstance(generator, str) else as_generator(generator, **ids)
@@ -108,7 +102,7 @@ class WithGenerator(nn.Module):
         if self.generator is not None:
             check_vocabularies(self.generator, self.discriminator)
             check_output_table(self.generator, self.discriminator)
-            check_not_torn_apart(self.generator, self.discriminator)
+            warn_of_untied_copies(self.generator, self.discriminator)
         self.vocab_size = num_tokens if num_tokens is not None else vocab_size_of(self.generator, self.discriminator)
         if self.generator is None and self.vocab_size is None:
             raise UserError("generator='uniform' needs the size of the vocabulary: pass num_tokens")
@@ -122,13 +116,15 @@ class WithGenerator(nn.Module):
             is_continuation=is_continuation,
         )
         self.temperature, self.disallow_correct = temperature, disallow_correct
-        self.gen_weight, self.disc_weight = gen_weight, disc_weight
+        self.gen_weight, self.disc_weight = self.loss_weights = gen_weight, disc_weight
 
-    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
-        """ids (B, T). `draws`: keys of the rows (see `row_keys`), or draws; by default fresh ones from torch's generator."""
-        ids = whole_numbers(ids)
-        corrupted = self.corrupt(ids, self.masking.draws(ids, draws))
-        disc_loss, figures = self.score(ids, corrupted)
+    def forward(self, ids: Tensor, draws: Draws | Tensor | MaskedBatch | None = None) -> Output:
+        """ids (B, T). `draws`: keys of the rows (see `row_keys`), or draws, or the result of `mask`; by default new draws from
+        torch's generator."""
+        ids = checked_ids(ids)
+        batch = self.mask(ids, draws)
+        corrupted = self.corrupt(ids, batch)
+        disc_loss, metrics = self.score(ids, batch, corrupted)
         loss = self.disc_weight * disc_loss
         if corrupted.mlm_loss is not None:
             loss = self.gen_weight * corrupted.mlm_loss + loss
@@ -139,43 +135,40 @@ class WithGenerator(nn.Module):
             gen_acc=corrupted.gen_acc,
             sampled_acc=corrupted.sampled_acc,
             disc_labels=corrupted.is_replaced,
-            replaced_rate=ratio(corrupted.is_replaced, corrupted.attended),
-            attended=corrupted.attended,
+            replaced_rate=ratio(corrupted.is_replaced, batch.masked.attended),
+            attended=batch.masked.attended,
             corrupted=corrupted.ids,
-            positions=corrupted.positions,
-            counts=corrupted.counts,
-            **figures,
+            positions=batch.masked.positions,
+            counts=batch.masked.counts,
+            num_tokens=batch.num_tokens,
+            **metrics,
         )
 
-    def score(self, ids: Tensor, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
-        """The discriminator's loss on the corrupted rows, and its figures by the names of `Output`."""
+    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+        """The discriminator's loss on the corrupted rows, and its metrics by the names of `Output`."""
         raise NotImplementedError
 
-    def corrupt(self, ids: Tensor, draws: Draws) -> Corrupted:
-        """Choose, mask, guess, sample, write: into the original rows, not the masked ones."""
-        masked = self.masking(ids, draws)
-        positions, counts, originals, _ = masked
-        without = self.masking.special.shape_the_row
-        guesses = None
+    def corrupt(self, ids: Tensor, batch: MaskedBatch) -> Corrupted:
+        """Sample from the generator's predictions, and write the samples into the original rows, not the masked ones."""
+        masked = batch.masked
+        counts, originals = masked.counts, masked.originals
+        without = self.masking.special.never_sampled
+        predictions = None
         if self.generator is None:
             assert self.vocab_size is not None
             not_these = originals if self.disallow_correct else None
-            sampled = corrupt.uniform_tokens(draws.sample, self.vocab_size, without, not_these)
+            sampled = corrupt.uniform_tokens(batch.sample, self.vocab_size, without, not_these)
         else:
-            sampling = Sampling(draws.sample, self.temperature, without, self.disallow_correct)
-            guesses = guess(self.generator, masked, sampling)
-            assert guesses.sampled is not None
-            sampled = guesses.sampled
-        written = self.masking.write(ids, positions, sampled, counts)
+            sampling = Sampling(batch.sample, self.temperature, without, self.disallow_correct)
+            predictions = predict_masked(self.generator, masked, sampling)
+            assert predictions.sampled is not None
+            sampled = predictions.sampled
+        written = self.masking.write(ids, masked.positions, sampled, counts)
         return Corrupted(
             ids=written,
             is_replaced=corrupt.is_replaced(ids, written),
-            attended=ids != self.masking.special.pad,
-            positions=positions,
-            counts=counts,
-            originals=originals,
-            mlm_loss=None if guesses is None else guesses.loss,
-            gen_acc=None if guesses is None else guesses.accuracy,
+            mlm_loss=None if predictions is None else predictions.loss,
+            gen_acc=None if predictions is None else predictions.accuracy,
             sampled_acc=ratio((sampled == originals) & counts, counts),
         )
 
@@ -186,8 +179,8 @@ class Electra(WithGenerator):
         electra = Electra(generator, discriminator, mask_token_id=103, pad_token_id=0, mask_ignore_token_ids=[101, 102])
         electra(ids).loss.backward()
 
-    The arguments are those of electra-pytorch, and those of `WithGenerator`, which says what they mean. One is not optional here:
-    mask_token_id, whose default there (2) is a word in most vocabularies. `generator="uniform"` needs no network.
+    The arguments are those of electra-pytorch and of `WithGenerator`, which explains them. mask_token_id is required here: its default
+    in electra-pytorch (2) is a word in most vocabularies. `generator="uniform"` needs no network.
     `loss_on="masked"` scores the discriminator at the chosen positions only (ELECTRA-15 %, section 3.4).
     """
 
@@ -239,15 +232,21 @@ class Electra(WithGenerator):
         )
         self.loss_on = loss_on
 
-    def score(self, ids: Tensor, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
-        is_scored = corrupted.attended if self.loss_on == "all" else corrupted.is_chosen
+    def is_scored(self, ids: Tensor, masked: Masked) -> Tensor:
+        if self.loss_on == "all":
+            return masked.attended
+        return corrupt.is_chosen(ids, masked.positions, masked.counts)
+
+    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+        is_scored = batch.is_scored
+        assert is_scored is not None
         logits = self.discriminator(corrupted.ids).float().masked_fill(~is_scored, 0)  # (B, T)
         losses = F.binary_cross_entropy_with_logits(logits, corrupted.is_replaced.float(), reduction="none")
-        return ratio(losses * is_scored, is_scored), detection(logits, corrupted.is_replaced, is_scored)
+        return ratio(losses * is_scored, is_scored), detection_metrics(logits, corrupted.is_replaced, is_scored)
 
 
 def check_vocabularies(generator: nn.Module, discriminator: nn.Module) -> None:
-    """Every token that the generator can sample must be one that the discriminator can read."""
+    """The discriminator must know every token that the generator can sample."""
     ours, theirs = vocab_size_of(generator), vocab_size_of(discriminator)
     if ours is not None and theirs is not None and ours > theirs:
         raise UserError(

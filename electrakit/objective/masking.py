@@ -1,4 +1,4 @@
-"""Rows and draws in; the chosen positions, and the rows as the generator is shown them, out."""
+"""Chooses and masks tokens of a batch: the part that all objectives share."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -6,23 +6,67 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from electrakit.errors import UserError
+from electrakit.common.errors import UserError
+from electrakit.config.base import check_rates
+from electrakit.config.pretrain import check_mask_prob, check_whole_words
 from electrakit.objective import corrupt
 from electrakit.objective.corrupt import SpecialTokens
 from electrakit.objective.randomness import Draws, draw, fresh_keys
 
 
 class Masked(NamedTuple):
-    """What was chosen in each row."""
+    """The chosen positions of each row, and the masked rows."""
 
     positions: Tensor  # (B, K)
-    counts: Tensor  # (B, K) bool: slots that are in use
+    counts: Tensor  # (B, K) bool: which of the positions count
     originals: Tensor  # (B, K): the tokens there
-    shown: Tensor  # (B, T): the rows with [MASK] at most of them
+    inputs: Tensor  # (B, T): the ids that the model reads, with [MASK] at most of the chosen positions
+    attended: Tensor  # (B, T) bool: not padding
+
+
+class MaskedBatch(NamedTuple):
+    """Rows that an objective has masked, before any network reads them. Its forward pass takes this in place of draws."""
+
+    masked: Masked
+    sample: Tensor  # (B, K): uniform numbers, from which replacements are sampled
+    is_scored: Tensor | None  # bool: the tokens that the discriminator's loss is a mean over; None without one
+    num_tokens: Tensor  # (2,): how many tokens the generator's and the discriminator's loss are means over
+
+
+class MaskedObjective(nn.Module):
+    """The part that all objectives share: which tokens are masked, and how many tokens each loss is a mean over.
+
+    Both are known before the forward pass. A step of several micro-batches masks them all first, and can then weigh each one by its
+    share of the step's tokens.
+    """
+
+    masking: "Masking"
+    loss_weights: tuple[float, float] = (1.0, 1.0)
+    """Of mlm_loss and disc_loss in the loss."""
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the loss is known to be the weighted sum of these means. A user's subclass may compute another loss."""
+        return all(kind.__module__.split(".")[0] in ("electrakit", "torch", "builtins") for kind in type(self).__mro__)
+
+    def mask(self, ids: Tensor, draws: "Draws | Tensor | MaskedBatch | None" = None) -> MaskedBatch:
+        """Choose and mask tokens of ids (B, T). A MaskedBatch is returned unchanged."""
+        if isinstance(draws, MaskedBatch):
+            return draws
+        draws = self.masking.draws(ids, draws)
+        masked = self.masking(ids, draws)
+        is_scored = self.is_scored(ids, masked)
+        num_chosen = masked.counts.sum()
+        num_scored = torch.zeros_like(num_chosen) if is_scored is None else is_scored.sum()
+        return MaskedBatch(masked, draws.sample, is_scored, torch.stack([num_chosen, num_scored]))
+
+    def is_scored(self, ids: Tensor, masked: Masked) -> Tensor | None:
+        """The tokens that the discriminator's loss is a mean over: bool (B, T), or (B, K) where it reads chosen positions only."""
+        return None
 
 
 class Masking(nn.Module):
-    """The settings of the choice. It has no parameters."""
+    """Chooses positions and masks them. It has settings, but no parameters."""
 
     is_continuation: Tensor | None
 
@@ -38,28 +82,26 @@ class Masking(nn.Module):
         is_continuation: Tensor | None = None,
     ) -> None:
         super().__init__()
-        check_rates(mask_prob=mask_prob, mask_share=mask_share, random_share=random_share)
-        if mask_prob == 0:
-            raise UserError("mask_prob is 0: nothing would be learned; the paper has 0.15")
+        check_mask_prob(mask_prob)
+        check_rates({"mask_share": mask_share, "random_share": random_share})
+        check_whole_words(is_continuation is not None, official)
         if mask_share + random_share > 1 + 1e-9:
             raise UserError(
                 f"[MASK] at {mask_share} and a random token at {random_share} of the positions is more than all"
             )
         if random_share and vocab_size is None:
             raise UserError("random tokens need the size of the vocabulary: pass num_tokens")
-        if official and is_continuation is not None:
-            raise UserError("official=True chooses tokens one by one: drop it, or drop is_continuation (whole words)")
         check_vocabulary(special, vocab_size)
         self.special, self.mask_prob, self.mask_share, self.random_share = special, mask_prob, mask_share, random_share
         self.vocab_size, self.official = vocab_size, official
-        self.register_buffer("is_continuation", is_continuation, persistent=False)  # the tokenizer's, not learned
+        self.register_buffer("is_continuation", is_continuation, persistent=False)  # of the tokenizer, not learned
 
     def draws(self, ids: Tensor, given: Draws | Tensor | None) -> Draws:
-        """Draws as they are; or of the rows' keys (see `row_keys`); or fresh ones from torch's generator."""
+        """Draws are returned unchanged, keys of the rows (see `row_keys`) give theirs, None gives new ones from torch's generator."""
         num_rows, num_tokens = ids.shape
-        num_slots = corrupt.num_slots(num_tokens, self.mask_prob)
+        num_chosen = corrupt.max_chosen(num_tokens, self.mask_prob)
         if isinstance(given, Draws):
-            sizes = (num_tokens, num_slots, num_slots, num_slots)
+            sizes = (num_tokens, num_chosen, num_chosen, num_chosen)
             for name, each, size in zip(Draws._fields, given, sizes, strict=True):
                 if each.shape != (num_rows, size):
                     raise UserError(f"draws.{name} is {tuple(each.shape)}; wanted {(num_rows, size)} for these ids")
@@ -70,37 +112,37 @@ class Masking(nn.Module):
                 f"draws are {keys.dtype} {tuple(keys.shape)}; wanted the keys of {num_rows} rows, int64 {(num_rows, 2)}: "
                 "see electrakit.objective.randomness.row_keys"
             )
-        return draw(keys.to(ids.device), num_tokens, num_slots)
+        return draw(keys.to(ids.device), num_tokens, num_chosen)
 
     def forward(self, ids: Tensor, draws: Draws) -> Masked:
-        positions, counts = self.choose(ids, draws.lottery)
+        attended = ids != self.special.pad
+        positions, counts = self.choose(ids, attended, draws.priority)
         originals = ids.gather(-1, positions)
-        tokens = self.show(originals, draws)
-        # A slot that shows its own token writes nothing: if another slot hit the same position, that one decides.
-        shown = self.write(ids, positions, tokens, counts & (tokens != originals))
-        return Masked(positions, counts, originals, shown)
+        tokens = self.mask_tokens(originals, draws)
+        # A token that stays is not written: if its position was chosen twice, the other choice decides.
+        inputs = self.write(ids, positions, tokens, counts & (tokens != originals))
+        return Masked(positions, counts, originals, inputs, attended)
 
-    def choose(self, ids: Tensor, lottery: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(self, ids: Tensor, attended: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
         if self.is_continuation is not None:
-            return corrupt.choose_words(ids, self.special, self.mask_prob, lottery, self.is_continuation)
+            return corrupt.choose_words(ids, attended, self.special, self.mask_prob, priority, self.is_continuation)
         choose = corrupt.choose_with_replacement if self.official else corrupt.choose_positions
-        return choose(ids, self.special, self.mask_prob, lottery)
+        return choose(ids, attended, self.special, self.mask_prob, priority)
 
-    def show(self, originals: Tensor, draws: Draws) -> Tensor:
-        if not self.random_share:
-            return corrupt.show_masks(originals, self.special, self.mask_share, draws.show)
-        assert self.vocab_size is not None
-        random_tokens = corrupt.uniform_tokens(draws.token, self.vocab_size, self.special.not_words)
-        return corrupt.show_masks_and_random(
-            originals, self.special, self.mask_share, self.random_share, draws.show, random_tokens
-        )
+    def mask_tokens(self, originals: Tensor, draws: Draws) -> Tensor:
+        random_tokens = None
+        if self.random_share:
+            assert self.vocab_size is not None
+            random_tokens = corrupt.uniform_tokens(draws.token, self.vocab_size, self.special.never_chosen)
+        shares = (self.mask_share, self.random_share)
+        return corrupt.mask_tokens(originals, self.special, draws.mask, *shares, random_tokens)
 
     def write(self, ids: Tensor, positions: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
         return (corrupt.write_averages if self.official else corrupt.write)(ids, positions, tokens, counts)
 
 
 def special_tokens(pad: int, mask: int, never_masked: Iterable[int], sep: int | None) -> SpecialTokens:
-    """Checked: a mask that is the padding would hide what is to be guessed, and a [SEP] that is the padding would end the row."""
+    """Refuses ids that stand for two tokens: [MASK] or [SEP] as padding would not be attended to."""
     if pad == mask:
         raise UserError(f"mask_token_id and pad_token_id are both {pad}: they must differ")
     if sep in (pad, mask):
@@ -119,21 +161,15 @@ def check_vocabulary(special: SpecialTokens, vocab_size: int | None) -> None:
             )
 
 
-def whole_numbers(ids: Tensor) -> Tensor:
-    """Ids of any integer type as int64: (B, T)."""
+def checked_ids(ids: Tensor) -> Tensor:
+    """Ids (B, T) of any integer type as int64."""
     if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
-        raise UserError(f"ids are {ids.dtype} {tuple(ids.shape)}; wanted whole numbers (rows, tokens)")
+        raise UserError(f"ids are {ids.dtype} {tuple(ids.shape)}; wanted integers (rows, tokens)")
     return ids.long()
 
 
-def check_rates(**rates: float) -> None:
-    for name, rate in rates.items():
-        if not 0 <= rate <= 1:
-            raise UserError(f"{name} is {rate}: it is a rate, from 0 to 1")
-
-
 def is_continuation_table(vocab: dict[str, int], vocab_size: int | None = None, prefix: str = "##") -> Tensor:
-    """For whole-word masking: which ids go on with the word before, bool (V,); from a WordPiece tokenizer's get_vocab()."""
+    """For whole-word masking: which ids continue the word before them, bool (V,); from a WordPiece tokenizer's get_vocab()."""
     table = torch.zeros(vocab_size or max(vocab.values()) + 1, dtype=torch.bool)
     table[[number for token, number in vocab.items() if token.startswith(prefix)]] = True
     return table

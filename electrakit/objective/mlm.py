@@ -1,28 +1,39 @@
-"""Ids in, the loss of guessing tokens out: the BERT baseline, and the paper's two mixtures of BERT and ELECTRA (section 3.4)."""
+"""Masked language modelling as in BERT, and the paper's two mixtures of BERT and ELECTRA (section 3.4)."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from electrakit.errors import UserError
-from electrakit.model.adapt import GeneratorAdapter, as_generator, new_output, sep_token_of, unwrap, vocab_size_of
-from electrakit.model.encoder import Generator
+from electrakit.common.errors import UserError
+from electrakit.model.huggingface.adapt import (
+    GeneratorAdapter,
+    as_generator,
+    new_output,
+    sep_token_of,
+    unwrap,
+    vocab_size_of,
+)
+from electrakit.model.networks import Generator
+from electrakit.objective import corrupt
 from electrakit.objective.electra import Corrupted, WithGenerator
-from electrakit.objective.guess import guess
-from electrakit.objective.masking import Masked, Masking, special_tokens, whole_numbers
-from electrakit.objective.output import Output, detection, ratio
+from electrakit.objective.masking import Masked, MaskedBatch, MaskedObjective, Masking, checked_ids, special_tokens
+from electrakit.objective.output import Output, detection_metrics, ratio
+from electrakit.objective.predict_masked import predict_masked
 from electrakit.objective.randomness import Draws
 
 SCHEMES = {"bert": (0.8, 0.1), "electra": (0.85, 0.0)}
-"""Shares of the chosen positions that show [MASK], and a random token; the rest show the token itself."""
+"""Shares of the chosen positions that get [MASK], and a random token; the rest keep their token."""
 
 
-class MaskedLM(nn.Module):
-    """Masked language modelling: guess the chosen tokens of rows in which most of them show [MASK]."""
+class MaskedLM(MaskedObjective):
+    """Masked language modelling: predict the chosen tokens of rows where most of them are [MASK]."""
+
+    # Folder in a checkpoint -> attribute: its one network is the one that is kept.
+    saved_networks: ClassVar = {"discriminator": "model"}
 
     def __init__(
         self,
@@ -54,72 +65,78 @@ class MaskedLM(nn.Module):
             is_continuation=is_continuation,
         )
 
-    def forward(self, ids: Tensor, draws: Draws | Tensor | None = None) -> Output:
+    def forward(self, ids: Tensor, draws: Draws | Tensor | MaskedBatch | None = None) -> Output:
         """ids (B, T); `draws` as in Electra."""
-        ids = whole_numbers(ids)
-        masked = self.masking(ids, self.masking.draws(ids, draws))
-        loss, accuracy, _ = guess(self.model, masked)
+        ids = checked_ids(ids)
+        batch = self.mask(ids, draws)
+        masked = batch.masked
+        loss, accuracy, _ = predict_masked(self.model, masked)
         return Output(
             loss=loss,
             mlm_loss=loss,
             gen_acc=accuracy,
-            attended=ids != self.masking.special.pad,
-            corrupted=masked.shown,
+            attended=masked.attended,
+            corrupted=masked.inputs,
             positions=masked.positions,
             counts=masked.counts,
+            num_tokens=batch.num_tokens,
         )
 
 
 class ReplaceMLM(WithGenerator):
-    """Masked language modelling without [MASK]: the chosen positions show the generator's samples.
+    """Masked language modelling without [MASK]: the chosen positions have the generator's samples.
 
-    The discriminator is a second masked language model; its figures are those of guessing the originals at the chosen positions.
-    The paper does not say how the two losses were weighted: of one kind, they get one weight. Arguments as of `WithGenerator`.
+    The discriminator is a second masked language model that predicts the originals at the chosen positions. The paper does not give
+    the weights of the two losses: as they are of one kind, their default weights are equal. Arguments as of `WithGenerator`.
     """
 
     kind = "replace_mlm"
 
-    def score(self, ids: Tensor, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
-        masked = Masked(corrupted.positions, corrupted.counts, corrupted.originals, corrupted.ids)
-        disc_loss, disc_acc, _ = guess(self.discriminator, masked)
-        return disc_loss, {"disc_acc": disc_acc, "is_scored": corrupted.is_chosen}
+    def is_scored(self, ids: Tensor, masked: Masked) -> Tensor:
+        return masked.counts  # a position that was chosen twice is predicted twice
+
+    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+        masked = batch.masked
+        disc_loss, disc_acc, _ = predict_masked(self.discriminator, masked._replace(inputs=corrupted.ids))
+        is_chosen = corrupt.is_chosen(ids, masked.positions, masked.counts)
+        return disc_loss, {"disc_acc": disc_acc, "is_scored": is_chosen}
 
 
 class AllTokensMLM(WithGenerator):
-    """Guess the original at every position of rows with the generator's samples in them, with a copy gate.
+    """Predict the original at every position of rows with the generator's samples in them, with a copy gate.
 
-    Of each token, D = sigmoid(w h + b) says how likely it is to be the original: the guess is D times "the token that stands here",
-    plus 1 - D times the softmax. -(w h + b) thus is a replaced-token logit, and the detection figures are its own. The loss is a mean
+    For each token, D = sigmoid(w h + b) is the probability that it is the original. The prediction is D times the input token plus
+    1 - D times the softmax. So -(w h + b) is a replaced-token logit, from which the detection metrics are computed. The loss is a mean
     over all tokens, of which about .15 are hard; its weight, which the paper does not give, makes up for that.
 
-    The discriminator is one of our generators, or a transformers `...ForMaskedLM` whose head is known. It guesses a block of tokens
+    The discriminator is one of our generators, or a transformers `...ForMaskedLM` whose head is known. It predicts a block of tokens
     at a time, and again in the backward pass, so that no (B, T, V) tensor is kept. Arguments as of `WithGenerator`.
     """
 
     kind = "all_tokens_mlm"
-    MAX_SCORES = 2**25  # of a block: 128 MB
+    MAX_LOGITS = 2**25  # of a block: 128 MB
 
     def __init__(self, generator: nn.Module | Literal["uniform"], discriminator: nn.Module, **settings: Any) -> None:
         super().__init__(generator, discriminator, **settings)
         model = unwrap(self.discriminator)
-        can_be_split = (
-            isinstance(self.discriminator, Generator | GeneratorAdapter) and self.discriminator.head is not None
-        )
-        if not can_be_split:
+        if not isinstance(self.discriminator, Generator) and not getattr(self.discriminator, "has_known_head", False):
             raise UserError(
                 f"AllTokensMLM needs the hidden states of its discriminator, and {type(model).__name__} does not show them; "
                 "use electrakit's Generator or a transformers ...ForMaskedLM"
             )
         self.gate = new_output(model.config.hidden_size, model)  # type: ignore[union-attr, arg-type]
 
-    def score(self, ids: Tensor, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+    def is_scored(self, ids: Tensor, masked: Masked) -> Tensor:
+        return masked.attended
+
+    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
         assert isinstance(self.discriminator, Generator | GeneratorAdapter)
+        attended = batch.masked.attended
         hidden = self.discriminator.hidden(corrupted.ids)  # (B, T, H)
-        copies = self.gate(hidden).squeeze(-1).float().masked_fill(~corrupted.attended, 0)  # (B, T)
-        guesses = self.log_probabilities(self.discriminator.score_words, hidden, ids)  # (B, T)
-        losses = -mix(copies, ~corrupted.is_replaced, guesses).masked_fill(~corrupted.attended, 0)
-        figures = detection(-copies, corrupted.is_replaced, corrupted.attended)
-        return ratio(losses, corrupted.attended), figures
+        gates = self.gate(hidden).squeeze(-1).float().masked_fill(~attended, 0)  # (B, T)
+        predicted = self.log_probabilities(self.discriminator.word_logits, hidden, ids)  # (B, T)
+        losses = -mix(gates, ~corrupted.is_replaced, predicted).masked_fill(~attended, 0)
+        return ratio(losses, attended), detection_metrics(-gates, corrupted.is_replaced, attended)
 
     def log_probabilities(self, head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
         """The softmax's log probability of each target (B, T), a block of tokens at a time: (B, T)."""
@@ -127,12 +144,12 @@ class AllTokensMLM(WithGenerator):
         def of_block(hidden: Tensor, targets: Tensor) -> Tensor:
             return -F.cross_entropy(head(hidden).float(), targets, reduction="none")
 
-        num_rows = max(1, self.MAX_SCORES // (self.vocab_size or 2**15))
+        num_rows = max(1, self.MAX_LOGITS // (self.vocab_size or 2**15))
         blocks = zip(hidden.flatten(0, 1).split(num_rows), targets.flatten().split(num_rows), strict=True)
         return torch.cat([checkpoint(of_block, *block, use_reentrant=False) for block in blocks]).view_as(targets)
 
 
-def mix(copies: Tensor, is_same: Tensor, guesses: Tensor) -> Tensor:
-    """log(D [is_same] + (1 - D) q) of the gate's logit and of log q, never through a logarithm of 0."""
-    guessed = F.logsigmoid(-copies) + guesses
-    return torch.where(is_same, torch.logaddexp(F.logsigmoid(copies), guessed), guessed)
+def mix(gates: Tensor, is_same: Tensor, predicted: Tensor) -> Tensor:
+    """log(D [is_same] + (1 - D) q) of the gate's logit and of log q, without a logarithm of 0."""
+    weighted = F.logsigmoid(-gates) + predicted
+    return torch.where(is_same, torch.logaddexp(F.logsigmoid(gates), weighted), weighted)

@@ -1,4 +1,4 @@
-"""What an objective returns, and sums of it over an evaluation."""
+"""The output of an objective, and its sums over an evaluation."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 class Output(NamedTuple):
-    """A step's losses, figures and tensors. What an objective does not have is None.
+    """A step's losses, metrics and tensors. What an objective does not have is None.
 
-    The first seven are those of electra-pytorch, in its order. Figures are tensors of no dimension: nothing waits for the GPU.
+    The first seven are those of electra-pytorch, in its order. Metrics are 0-dimensional tensors: nothing waits for the GPU.
 
-    Losses are means over the tokens of this one call. Their average over micro-batches or processes gives each of these the same weight,
-    however many tokens it has: with full rows that is the loss of the whole batch, with rows of different lengths almost.
+    Losses are means over the tokens of this one call. To combine those of several micro-batches or processes, weigh each by its
+    `num_tokens`: rows have different lengths, so a plain average would be another number.
     """
 
     loss: Tensor
@@ -21,13 +21,13 @@ class Output(NamedTuple):
     disc_loss: Tensor | None = None
     """Mean loss of the discriminator over the tokens where it is scored."""
     gen_acc: Tensor | None = None
-    """How often the generator's best guess is the original."""
+    """How often the generator's most likely token is the original."""
     disc_acc: Tensor | None = None
-    """Share of the scored tokens that the discriminator tells right."""
+    """Share of the scored tokens that the discriminator classifies correctly."""
     disc_labels: Tensor | None = None
-    """(B, T) bool: this token was replaced by another."""
+    """(B, T) bool: the token was replaced by another."""
     disc_predictions: Tensor | None = None
-    """(B, T) bool: the discriminator says so (its logit is above 0); False on padding."""
+    """(B, T) bool: the discriminator predicts "replaced" (its logit is above 0); False at padding."""
     sampled_acc: Tensor | None = None
     """How often the sampled token is the original."""
     disc_precision: Tensor | None = None
@@ -46,21 +46,23 @@ class Output(NamedTuple):
     """(B, K): the chosen positions."""
     counts: Tensor | None = None
     """(B, K) bool: which of them count."""
+    num_tokens: Tensor | None = None
+    """(2,): how many tokens mlm_loss and disc_loss are means over."""
 
     @property
     def metrics(self) -> dict[str, Tensor]:
-        """The figures by name, detached, for a log."""
+        """The 0-dimensional fields by name, detached, for a log."""
         fields = ((name, value) for name, value in self._asdict().items() if value is not None)
         return {name: value.detach() for name, value in fields if value.ndim == 0}
 
 
-def ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """The share of a count, float32; 0 of nothing is 0."""
-    return part.sum().float() / whole.sum().clamp(min=1)
+def ratio(values: Tensor, counted: Tensor) -> Tensor:
+    """The sum of values over the number counted, float32; 0 if there are none."""
+    return values.sum().float() / counted.sum().clamp(min=1)
 
 
-def detection(logits: Tensor, labels: Tensor, is_scored: Tensor) -> dict[str, Tensor]:
-    """The discriminator's figures. Above 0 means replaced: a sigmoid would have to be compared with a half."""
+def detection_metrics(logits: Tensor, labels: Tensor, is_scored: Tensor) -> dict[str, Tensor]:
+    """The discriminator's metrics. A logit above 0 means replaced."""
     predictions = (logits > 0) & is_scored
     is_right = (predictions == labels) & is_scored
     hits = predictions & labels
@@ -75,26 +77,35 @@ def detection(logits: Tensor, labels: Tensor, is_scored: Tensor) -> dict[str, Te
 
 
 class EvaluationSums:
-    """Adds up the outputs of an evaluation: every figure over all tokens, as if it had been one batch, and the AUC.
+    """Sums the outputs of an evaluation: every metric over all tokens, as if it had been one batch, and the AUC.
 
-    `tensors()` of several workers may be summed in place (all_reduce), or whole objects with +.
+    Across processes, sum `tensors()` in place (all_reduce), or add the objects with +.
     """
 
     NAMES = (
         *("num_chosen", "mlm_loss", "gen_right", "sampled_right"),
-        *("num_attended", "num_replaced", "num_scored", "disc_loss", "disc_right", "num_said", "num_true", "num_hits"),
+        *(
+            "num_attended",
+            "num_replaced",
+            "num_scored",
+            "disc_loss",
+            "disc_right",
+            "num_predicted",
+            "num_true",
+            "num_hits",
+        ),
     )
-    BITS = 20  # of a logit's 32: logits that differ by 1 part in 2,000 are told apart, whatever their size
+    BITS = 20  # of a logit's 32: logits that differ by 1 part in 2,000 are distinguished, whatever their size
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.sums = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
-        self.seen = torch.zeros(len(self.NAMES), dtype=torch.int64, device=device)  # which figures the objective has
-        # Logits of originals, of replaced.
+        self.seen = torch.zeros(len(self.NAMES), dtype=torch.int64, device=device)  # which sums the objective has
+        # Logits of original tokens, and of replaced ones.
         self.histogram = torch.zeros(2, 2**self.BITS, dtype=torch.int64, device=device)
 
     @torch.no_grad()
     def add(self, output: Output) -> "EvaluationSums":
-        """Sums on the GPU take outputs from there without waiting for them."""
+        """Does not wait for the GPU if the sums are there too."""
         present = {name: value for name, value in output._asdict().items() if value is not None}
         output = Output(**{name: value.detach().to(self.sums.device) for name, value in present.items()})
         found = {name: value for name, value in _sums(output).items() if value is not None}
@@ -107,7 +118,7 @@ class EvaluationSums:
         return self
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """What to sum over the workers, in place."""
+        """What to sum over the processes, in place."""
         return self.sums, self.seen, self.histogram
 
     def __add__(self, other: "EvaluationSums") -> "EvaluationSums":
@@ -117,21 +128,21 @@ class EvaluationSums:
         return both
 
     def result(self) -> dict[str, float]:
-        """The figures by the names of `Output`, and disc_auc. What cannot be said (an AUC of one class) is left out."""
-        figures = zip(self.NAMES, self.sums.tolist(), self.seen.tolist(), strict=True)
-        sums = {name: value for name, value, seen in figures if seen}
+        """The metrics by the names of `Output`, and disc_auc. What is undefined (an AUC of one class) is left out."""
+        columns = zip(self.NAMES, self.sums.tolist(), self.seen.tolist(), strict=True)
+        sums = {name: value for name, value, seen in columns if seen}
         shares = {
             "mlm_loss": ("mlm_loss", "num_chosen"),
             "gen_acc": ("gen_right", "num_chosen"),
             "sampled_acc": ("sampled_right", "num_chosen"),
             "disc_loss": ("disc_loss", "num_scored"),
             "disc_acc": ("disc_right", "num_scored"),
-            "disc_precision": ("num_hits", "num_said"),
+            "disc_precision": ("num_hits", "num_predicted"),
             "disc_recall": ("num_hits", "num_true"),
             "replaced_rate": ("num_replaced", "num_attended"),
         }
         result = {
-            name: sums[part] / sums[whole] for name, (part, whole) in shares.items() if part in sums and sums.get(whole)
+            name: sums[part] / sums[total] for name, (part, total) in shares.items() if part in sums and sums.get(total)
         }
         if self.histogram.any(-1).all():
             result["disc_auc"] = area_under_curve(self.histogram)
@@ -139,7 +150,7 @@ class EvaluationSums:
 
 
 def _sums(output: Output) -> dict[str, Tensor | None]:
-    """What adds up over batches: counts, and means times their counts."""
+    """What can be summed over batches: counts, and means times their counts."""
 
     def total(mean: Tensor | None, count: Tensor | None) -> Tensor | None:
         return None if mean is None or count is None else mean.double() * count
@@ -148,31 +159,31 @@ def _sums(output: Output) -> dict[str, Tensor | None]:
         present = [mask for mask in masks if mask is not None]
         return torch.stack(present).all(0).sum() if len(present) == len(masks) else None
 
-    num_chosen, num_scored = count(output.counts), count(output.is_scored)
+    num_chosen, num_scored, num_attended = (count(mask) for mask in (output.counts, output.is_scored, output.attended))
     return {
         "num_chosen": num_chosen,
         "mlm_loss": total(output.mlm_loss, num_chosen),
         "gen_right": total(output.gen_acc, num_chosen),
         "sampled_right": total(output.sampled_acc, num_chosen),
-        "num_attended": count(output.attended),
-        "num_replaced": total(output.replaced_rate, count(output.attended)),
+        "num_attended": num_attended,
+        "num_replaced": total(output.replaced_rate, num_attended),
         "num_scored": num_scored,
         "disc_loss": total(output.disc_loss, num_scored),
         "disc_right": total(output.disc_acc, num_scored),
-        "num_said": count(output.disc_predictions),
+        "num_predicted": count(output.disc_predictions),
         "num_true": count(output.disc_labels, output.is_scored),
         "num_hits": count(output.disc_predictions, output.disc_labels),
     }
 
 
 def sortable(values: Tensor, num_bits: int) -> Tensor:
-    """float32 as integers in the same order, 0 .. 2**num_bits - 1: the leading bits, those of negative numbers turned round."""
-    bits = (values.float() + 0.0).view(torch.int32).long()  # + 0.0: there is one zero only
+    """float32 as integers in the same order, 0 .. 2**num_bits - 1: the leading bits, inverted for negative numbers."""
+    bits = (values.float() + 0.0).view(torch.int32).long()  # + 0.0: -0.0 becomes 0.0
     return torch.where(bits < 0, ~bits & 0x7FFFFFFF, bits + 0x80000000) >> (32 - num_bits)
 
 
 def area_under_curve(histogram: Tensor) -> float:
-    """How often a replaced token's logit is above an original's, half of the ties; from counts (2, N) in ascending order."""
+    """The ROC AUC from counts (2, N) of originals and replaced tokens by ascending logit; ties count a half."""
     originals, replaced = histogram.double()
     below = originals.cumsum(-1) - originals
     return ((replaced * (below + originals / 2)).sum() / (originals.sum() * replaced.sum())).item()

@@ -1,8 +1,8 @@
-"""(seed, step, row number) in, uniform numbers out: a row is corrupted the same way on any number of workers.
+"""Uniform random numbers from (seed, step, row number): a row is corrupted the same way on any number of processes.
 
 A counter-based generator: Threefry-2x32 with 20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"; also
-JAX's). It has no state, adds and rotates 32-bit words only, and so gives the same numbers on every device, compiled or not. The
-words live in int64 tensors and never leave 0 .. 2**32 - 1: nothing depends on how a device overflows.
+JAX's). It has no state, only adds and rotates 32-bit words, and so gives the same numbers on every device, compiled or not. The
+words are held in int64 tensors and stay within 0 .. 2**32 - 1: nothing depends on how a device overflows.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from torch import Tensor
 
 Words = tuple[Any, Any]
 WORD = 0xFFFFFFFF
-ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)  # two groups of four rounds, in turn
+ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)  # two groups of four rounds, alternating
 PARITY = 0x1BD11BDA
 
 
 class Draws(NamedTuple):
-    """All that is random about the corruption of B rows: uniform numbers in [0, 1), float32."""
+    """All randomness in the corruption of B rows: uniform numbers in [0, 1), float32."""
 
-    lottery: Tensor
-    """(B, T): which positions are chosen."""
-    show: Tensor
-    """(B, K): what the generator is shown there: [MASK], the token itself, or a random one."""
+    priority: Tensor
+    """(B, T): the positions with the highest numbers are chosen."""
+    mask: Tensor
+    """(B, K): whether a chosen position gets [MASK], a random token, or keeps its own."""
     token: Tensor
     """(B, K): which random token."""
     sample: Tensor
@@ -31,26 +31,26 @@ class Draws(NamedTuple):
 
 
 def row_keys(seed: int, step: int, rows: Tensor | Sequence[int], device: torch.device | str | None = None) -> Tensor:
-    """A key for each row: int64 (B, 2). `rows` are numbers within the global batch, or counted since the start."""
+    """A key for each row: int64 (B, 2). `rows` are row numbers within the global batch, or since the start of training."""
     numbers = torch.as_tensor(rows, dtype=torch.int64, device="cpu")
     step_key = threefry(_words(seed), _words(step))
     return torch.stack(threefry(step_key, (numbers & WORD, numbers >> 32 & WORD)), dim=-1).to(device)
 
 
 def fresh_keys(num_rows: int, device: torch.device) -> Tensor:
-    """Keys from torch's own generator: int64 (B, 2). torch.manual_seed makes them reproducible."""
+    """Keys from torch's generator: int64 (B, 2). torch.manual_seed makes them reproducible."""
     return torch.randint(WORD + 1, (num_rows, 2), device=device)
 
 
-def draw(keys: Tensor, num_tokens: int, num_slots: int) -> Draws:
-    """The numbers of each row: a function of its key (B, 2) alone. Number i of a kind does not depend on T or K."""
-    sizes = (num_tokens, num_slots, num_slots)
+def draw(keys: Tensor, num_tokens: int, num_chosen: int) -> Draws:
+    """The numbers of each row, a function of its key (B, 2) alone. Number i of a field does not depend on T or K."""
+    sizes = (num_tokens, num_chosen, num_chosen)
     index = torch.cat([torch.arange(size, device=keys.device) for size in sizes])
     kind = torch.cat([torch.full((size,), number, device=keys.device) for number, size in enumerate(sizes)])
     first, second = threefry((keys[:, :1], keys[:, 1:]), (index, kind))  # (B, T + 2 K) each
-    lottery, show, sample = uniform(first).split(sizes, dim=-1)
-    token = uniform(second)[:, num_tokens : num_tokens + num_slots]
-    return Draws(lottery, show, token, sample)
+    priority, mask, sample = uniform(first).split(sizes, dim=-1)
+    token = uniform(second)[:, num_tokens : num_tokens + num_chosen]
+    return Draws(priority, mask, token, sample)
 
 
 def uniform(words: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def uniform(words: Tensor) -> Tensor:
 
 
 def threefry(key: Words, counter: Words) -> Words:
-    """Two words of key and two of counter, integers or tensors that broadcast, to two random words."""
+    """Two random words from two words of key and two of counter, which are integers or tensors that broadcast."""
     keys = (*key, key[0] ^ key[1] ^ PARITY)
     left, right = (counter[0] + keys[0]) & WORD, (counter[1] + keys[1]) & WORD
     for group in range(5):

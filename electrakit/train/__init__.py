@@ -1,1 +1,1 @@
-"""Shards and settings in, a trained pair out: the loop, and what it needs."""
+"""Trains a pair of networks on shards: the loop, and what it needs."""

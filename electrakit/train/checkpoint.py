@@ -1,16 +1,14 @@
-"""Weights, optimizer and progress in, a folder out that is whole or not there; and back.
+"""Writes checkpoints atomically, verifies and loads them, and removes those that are not kept.
 
-    checkpoints/step_0005000/   model.safetensors, optimizer.safetensors, state.json, discriminator/, generator/, manifest.json
-
-A folder is written under another name, synced and hashed, its manifest last, and then renamed. Safetensors and JSON only: nothing
-that is read can run code.
+A folder is written under a hidden name, hashed and synced, and then renamed; `runs/layout.py` names its files. Safetensors and JSON
+only: loading runs no code.
 """
 
 import contextlib
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -18,71 +16,51 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from electrakit.errors import UserError
-from electrakit.hashes import hash_of_file
-from electrakit.model.adapt import is_transformers
-from electrakit.model.encoder import Discriminator, Generator
+from electrakit.common.atomic import put_folder
+from electrakit.common.errors import UserError
+from electrakit.common.hashing import hash_file
+from electrakit.common.progress import console
+from electrakit.model.huggingface.families import is_transformers
+from electrakit.model.huggingface.weights import to_transformers
+from electrakit.model.networks import Discriminator, Generator
 from electrakit.model.tie import first_names, load_state_once, state_once
-from electrakit.model.weights import to_transformers
-from electrakit.objective.mlm import MaskedLM
-from electrakit.progress import console
-from electrakit.train.distributed import Team, fill, whole
+from electrakit.runs import layout
+from electrakit.runs.files import Progress, read_progress
+from electrakit.train.distributed import ProcessGroup, copy_into, full_tensor
 from electrakit.train.optim import Optimizer
-from electrakit.whole import allow_reading, sync
 
 FORMAT = 1  # of manifest.json
-HIDDEN = "."  # folders that are being written or removed
-REPLACED = ".replaced"  # those that make way for another of the same step
-
-
-@dataclass
-class Progress:
-    """What a run knows besides its weights and its optimizer."""
-
-    step: int = 0
-    """Updates done, skipped ones too."""
-    seconds: float = 0.0
-    """Wall-clock time, of all starts together."""
-    sums: dict[str, float] = field(default_factory=dict)
-    """Of the figures since the last line of the log."""
-    num_skipped: int = 0
-    """Steps without an update: the loss or the gradient was not finite."""
-    num_skipped_in_a_row: int = 0
-    num_returns: int = 0
-    """How often the run went back to a checkpoint, after too many of these."""
-    spent_budget: float | None = None
-    """Seconds of a time budget that is used up."""
-    last_validated: int | None = None
-    """Step of the last validation."""
-    best_step: int | None = None
-    best_loss: float | None = None
-    """The lowest loss on the valid split."""
-    milestones: list[int] = field(default_factory=list)
-    """Steps whose checkpoints are kept for good, whatever the settings of later starts."""
+HIDDEN = "."  # prefix of folders that are being written or removed
+REPLACED = ".replaced"  # suffix of a folder that another of the same step replaces
 
 
 class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, run: Path, keep_last: int, milestones: list[int]) -> None:
-        self.folder = run / "checkpoints"
+        self.run, self.folder = run, run / layout.CHECKPOINTS
         self.keep_last, self.milestones = keep_last, set(milestones)
-        self.damaged: set[int] = set()  # as far as `newest` had to look
+        self.damaged: set[int] = set()  # found by `newest`
 
     def save(
-        self, progress: Progress, objective: nn.Module, optimizer: Optimizer, tokenizer: Path | None, team: Team
+        self,
+        progress: Progress,
+        objective: nn.Module,
+        optimizer: Optimizer,
+        tokenizer: Path | None,
+        group: ProcessGroup,
     ) -> Path:
-        """Every process calls this, the first one writes."""
-        weights, averages = gathered(state_once(objective), team), gathered(optimizer.state(), team)
+        """Every rank calls this, rank 0 writes."""
+        weights, averages = gathered(state_once(objective), group), gathered(optimizer.state(), group)
         path = self.path(progress.step)
         there = {*progress.milestones, *self.milestones.intersection([*self.steps(), progress.step])}
         progress.milestones = sorted(there)
 
         def write() -> None:
-            with self._whole_or_nothing(path) as folder:
-                save_file(weights, folder / "model.safetensors")
-                save_file(averages, folder / "optimizer.safetensors")
-                (folder / "state.json").write_text(json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8")
+            with self._atomic_folder(path) as folder:
+                save_file(weights, folder / layout.WEIGHTS)
+                save_file(averages, folder / layout.OPTIMIZER)
+                (folder / layout.PROGRESS).write_text(json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8")
                 everywhere = {name: weights[first] for name, first in first_names(objective).items()}
                 for name, attribute in parts_of(objective).items():
                     state = without_prefix(everywhere, f"{attribute}.")
@@ -90,22 +68,19 @@ class Checkpoints:
             self.damaged.discard(progress.step)
             self.prune(progress)
 
-        team.first_does(write)
+        group.run_on_main(write)
         return path
 
     @contextlib.contextmanager
-    def _whole_or_nothing(self, path: Path) -> Iterator[Path]:
+    def _atomic_folder(self, path: Path) -> Iterator[Path]:
         temporary = path.parent / f"{HIDDEN}{path.name}"
         try:
             self.clean()
             temporary.mkdir(parents=True)
             yield temporary
-            allow_reading(temporary)
             write_manifest(temporary)
-            if path.exists():  # damaged, or from before a last validation
-                path.rename(path.parent / f"{HIDDEN}{path.name}{REPLACED}")
-            temporary.rename(path)
-            sync(path.parent)
+            # What it replaces is damaged, or from before a last validation.
+            put_folder(temporary, path, path.parent / f"{HIDDEN}{path.name}{REPLACED}")
             self.clean()
         except (OSError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -117,37 +92,36 @@ class Checkpoints:
     def clean(self) -> None:
         """Remove what a killed process left half written or half removed."""
         self.put_back()
-        for leftover in self.folder.glob(f"{HIDDEN}step_*"):
+        for leftover in self.folder.glob(f"{HIDDEN}{layout.STEP}*"):
             shutil.rmtree(leftover)
 
     def put_back(self) -> None:
-        """What a kill came to before its replacement was in its place."""
-        for aside in self.folder.glob(f"{HIDDEN}step_*{REPLACED}"):
+        """Restore a folder that was moved aside if a kill came before its replacement was in place."""
+        for aside in self.folder.glob(f"{HIDDEN}{layout.STEP}*{REPLACED}"):
             place = self.folder / aside.name.removeprefix(HIDDEN).removesuffix(REPLACED)
             if not place.exists():
                 aside.rename(place)
 
     def prune(self, progress: Progress) -> None:
-        """Keep the newest ones, the milestones and the best; a folder that is going is no checkpoint any more."""
-        # later ones are damaged; neither they nor earlier damaged ones are a reason to drop a good one
+        """Remove all but the newest ones, the milestones and the best. Damaged ones do not count as newest."""
+        # Checkpoints after the current step are damaged: the run was resumed from before them.
         steps = [step for step in self.steps() if step <= progress.step]
         good = [step for step in steps if step not in self.damaged]
         kept = {*good[-self.keep_last :], *self.milestones, *progress.milestones, progress.best_step}
         for step in steps:
             if step not in kept:
-                going = self.path(step).rename(self.folder / f"{HIDDEN}{self.path(step).name}")
-                shutil.rmtree(going)
+                # Hidden first: a folder that is half removed must not look like a checkpoint.
+                shutil.rmtree(self.path(step).rename(self.folder / f"{HIDDEN}{self.path(step).name}"))
 
     def steps(self) -> list[int]:
         """Of all checkpoints, in order."""
-        names = [path.name.removeprefix("step_") for path in self.folder.glob("step_*")]
-        return sorted(int(name) for name in names if name.isdigit())
+        return layout.checkpoint_steps(self.run)
 
     def path(self, step: int) -> Path:
-        return checkpoint_path(self.folder.parent, step)
+        return layout.checkpoint_path(self.run, step)
 
     def newest(self) -> Path | None:
-        """The newest one that is whole; damaged ones are named and passed over. None if there are none at all."""
+        """The newest one that is not damaged; damaged ones are reported. None if there is no checkpoint."""
         self.put_back()
         steps = self.steps()
         for step in reversed(steps):
@@ -166,10 +140,8 @@ class Checkpoints:
 
 
 def parts_of(objective: nn.Module) -> dict[str, str]:
-    """Networks that are written for transformers too, by the name of their folder: the objective's attribute."""
-    names = {"discriminator": "discriminator", "generator": "generator"}
-    if isinstance(objective, MaskedLM):  # its one network is the one that is kept
-        names = {"discriminator": "model"}
+    """The networks that are also written for transformers: folder -> attribute of the objective."""
+    names: dict[str, str] = getattr(objective, "saved_networks", {name: name for name in layout.NETWORKS})
     return {
         name: attribute
         for name, attribute in names.items()
@@ -177,16 +149,12 @@ def parts_of(objective: nn.Module) -> dict[str, str]:
     }
 
 
-def checkpoint_path(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step_{step:07d}"
-
-
-def gathered(tensors: dict[str, Tensor], team: Team) -> dict[str, Tensor]:
-    """Whole and on the CPU, one after the other; every process asks, the first one keeps them."""
+def gathered(tensors: dict[str, Tensor], group: ProcessGroup) -> dict[str, Tensor]:
+    """Full tensors on the CPU of rank 0. Every rank calls this; tensors are gathered one at a time."""
     found = {}
     for name, tensor in tensors.items():
-        value = whole(tensor).detach()
-        if team.is_first:
+        value = full_tensor(tensor).detach()
+        if group.is_main:
             found[name] = value.to("cpu", copy=True).contiguous()
     return found
 
@@ -194,39 +162,32 @@ def gathered(tensors: dict[str, Tensor], team: Team) -> dict[str, Tensor]:
 def load(path: Path, objective: nn.Module, optimizer: Optimizer) -> Progress:
     """Read a checkpoint into an objective and an optimizer of the same kind."""
     try:
-        load_state_once(objective, load_file(path / "model.safetensors"), fill)
+        load_state_once(objective, load_file(path / layout.WEIGHTS), copy_into)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    optimizer.load_state(load_file(path / "optimizer.safetensors"))
+    optimizer.load_state(load_file(path / layout.OPTIMIZER))
     return read_progress(path)
 
 
-def read_progress(path: Path) -> Progress:
-    stored = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    known = {entry.name for entry in fields(Progress)}  # an older version has fewer
-    return Progress(**{name: value for name, value in stored.items() if name in known})
-
-
-# --- files -------------------------------------------------------------------------------------------------------------
+# Files
 
 
 def write_manifest(folder: Path) -> None:
-    """Sync and hash every file; the manifest is the last one."""
-    files = {}
-    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
-        sync(path)
-        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "xxh3_128": hash_of_file(path)}
-    manifest = folder / "manifest.json"
-    manifest.write_text(json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8")
-    sync(manifest)
-    for path in (*(one for one in folder.rglob("*") if one.is_dir()), folder):
-        sync(path)
+    """Write the sizes and hashes of all files."""
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "xxh3_128": hash_file(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    (folder / layout.MANIFEST).write_text(
+        json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads((folder / layout.MANIFEST).read_text(encoding="utf-8"))
         if manifest["format"] > FORMAT:
             raise UserError(
                 f"{folder} has format {manifest['format']}, we read {FORMAT}: update electrakit, or name another --run"
@@ -235,28 +196,28 @@ def find_damage(folder: Path) -> str | None:
             path = folder / name
             if not path.is_file():
                 return f"{name} is missing"
-            if path.stat().st_size != entry["bytes"] or hash_of_file(path) != entry["xxh3_128"]:
+            if path.stat().st_size != entry["bytes"] or hash_file(path) != entry["xxh3_128"]:
                 return f"{name} is not what was written"
     except FileNotFoundError:
-        return "manifest.json is missing"
-    except OSError as error:  # the disk or the network: it may well be whole the next time
+        return f"{layout.MANIFEST} is missing"
+    except OSError as error:  # a failing disk or network: the checkpoint itself may be fine
         raise UserError(
-            f"cannot read {error.filename}: {error.strerror}; start the same command again to go on"
+            f"cannot read {error.filename}: {error.strerror}; start the same command again to resume"
         ) from None
     except UserError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError):
-        return "manifest.json cannot be read"
+        return f"{layout.MANIFEST} cannot be read"
     return None
 
 
 def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """What belongs to one part, under the part's own names."""
+    """The entries of one network, by the names inside it."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Path, tokenizer: Path | None) -> None:
-    """A folder that `from_pretrained` opens, where transformers has such a network; plain modules are in model.safetensors alone."""
+    """Write a folder for `from_pretrained`, if transformers has such a network. Other modules are in model.safetensors only."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""The environment of torchrun in, a team of processes out: who we are, on which device, and what all must agree on."""
+"""The process group of a run: rank and device of this process, what is exchanged between ranks, DDP and FSDP."""
 
 import contextlib
 import os
@@ -11,79 +11,82 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from electrakit.errors import UserError
-from electrakit.model.encoder import ClassicLayer
+from electrakit.common.errors import UserError
+from electrakit.model.classic import ClassicLayer
 from electrakit.model.modern import ModernLayer
 
-COMPUTING = timedelta(minutes=30)  # after this long without an answer, a process that computes gives the others up
-WAITING = timedelta(days=1)  # while the first one writes, or on_checkpoint works
+# After this long without an answer, a rank that computes gives up.
+COMPUTE_TIMEOUT = timedelta(minutes=30)
+# Rank 0 may write a checkpoint, or run on_checkpoint, while the others wait.
+WAIT_TIMEOUT = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class Team:
+class ProcessGroup:
     """The processes of a run; without torchrun there is one."""
 
     device: torch.device
     rank: int = 0
-    size: int = 1
-    talk: Any = None  # a gloo group: numbers that decide what happens next never wait for a GPU
+    world_size: int = 1
+    gloo: Any = None
+    """A group on the CPU: values that decide what happens next never wait for a GPU."""
 
     @property
-    def is_first(self) -> bool:
-        """The one that writes files and the log."""
+    def is_main(self) -> bool:
+        """Rank 0 writes files and the log."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Over all processes, in place."""
-        if self.size > 1:
-            dist.all_reduce(tensor, group=self.talk if tensor.device.type == "cpu" else None)
+        """Over all ranks, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, group=self.gloo if tensor.device.type == "cpu" else None)
         return tensor
 
-    def agree(self, is_asked_to_stop: bool, seconds: float) -> tuple[bool, float]:
-        """Whether anybody was asked to stop, and the first one's clock."""
-        if self.size == 1:
-            return is_asked_to_stop, seconds
-        told = torch.tensor([is_asked_to_stop, seconds if self.is_first else 0.0], dtype=torch.float64)
-        num_asked, clock = self.sum(told).tolist()
-        return num_asked > 0, clock
+    def agree(self, stop_requested: bool, clock: float = 0.0) -> tuple[bool, float]:
+        """Whether any rank was asked to stop, and the clock of rank 0, in one exchange."""
+        if self.world_size == 1:
+            return stop_requested, clock
+        values = torch.tensor([stop_requested, clock if self.is_main else 0.0], dtype=torch.float64)
+        num_requests, clock = self.sum(values).tolist()
+        return num_requests > 0, clock
 
-    def first_does(self, work: Callable[[], None]) -> None:
-        """The first one works, the others wait; what goes wrong goes wrong for all, and nobody waits for ever."""
+    def run_on_main(self, work: Callable[[], None]) -> None:
+        """Rank 0 works while the others wait. A UserError is raised on all ranks, so that none waits for ever."""
         problem = None
-        if self.is_first:
+        if self.is_main:
             try:
                 work()
             except UserError as error:
                 problem = str(error)
-        if problem := self.share(problem):
+        if problem := self.broadcast(problem):
             raise UserError(problem)
 
-    def share(self, value: Any) -> Any:
-        """What the first one says."""
-        if self.size == 1:
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0."""
+        if self.world_size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0, group=self.talk)
+        dist.broadcast_object_list(box, src=0, group=self.gloo)
         return box[0]
 
 
 @contextlib.contextmanager
-def join() -> Iterator[Team]:
-    """The team that torchrun's environment names. Leaves it at the end if it was founded here."""
+def join_process_group() -> Iterator[ProcessGroup]:
+    """The group that torchrun's environment describes. Destroyed at the end if it was initialised here."""
     device = find_device()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not dist.is_initialized():
-        yield Team(device)
+        yield ProcessGroup(device)
         return
-    is_founder = not dist.is_initialized()
-    if is_founder:
+    is_ours = not dist.is_initialized()
+    if is_ours:
         backend = "nccl" if device.type == "cuda" else "gloo"
         bound = device if backend == "nccl" else None
-        dist.init_process_group(backend, timeout=COMPUTING, device_id=bound)
-    talk = dist.new_group(backend="gloo", timeout=WAITING)
+        dist.init_process_group(backend, timeout=COMPUTE_TIMEOUT, device_id=bound)
+    gloo = dist.new_group(backend="gloo", timeout=WAIT_TIMEOUT)
     try:
-        yield Team(device, dist.get_rank(), dist.get_world_size(), talk)
+        yield ProcessGroup(device, dist.get_rank(), dist.get_world_size(), gloo)
     finally:
-        dist.destroy_process_group(None if is_founder else talk)
+        dist.destroy_process_group(None if is_ours else gloo)
 
 
 def find_device() -> torch.device:
@@ -95,31 +98,31 @@ def find_device() -> torch.device:
     return device
 
 
-def wrapped(objective: nn.Module, team: Team, *, fsdp: bool, has_unused: bool = False) -> nn.Module:
-    """The module whose backward pass averages gradients over the team. `has_unused`: some parameters may take no part in a loss."""
+def distribute(objective: nn.Module, group: ProcessGroup, *, fsdp: bool, has_unused: bool = False) -> nn.Module:
+    """The module whose backward pass averages gradients over all ranks. `has_unused`: some parameters may have no gradient."""
     if fsdp:
-        return sharded(objective, team)
-    if team.size == 1:
+        return shard(objective, group)
+    if group.world_size == 1:
         return objective
     return nn.parallel.DistributedDataParallel(
         objective,
-        device_ids=[team.device.index] if team.device.type == "cuda" else None,
+        device_ids=[group.device.index] if group.device.type == "cuda" else None,
         forward_sync_buffers=False,
         gradient_as_bucket_view=True,
         find_unused_parameters=has_unused,
     )
 
 
-def sharded(objective: nn.Module, team: Team) -> nn.Module:
-    """FSDP2, in place. Layers are gathered one by one; all else, the shared embeddings too, with the whole."""
-    if team.size == 1:
+def shard(objective: nn.Module, group: ProcessGroup) -> nn.Module:
+    """FSDP2, in place. Layers are gathered one by one; all else, shared embeddings too, with the objective."""
+    if group.world_size == 1:
         raise UserError(
             "fsdp divides the weights between processes, and there is one; start with torchrun, or leave --fsdp out"
         )
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(team.device.type, (team.size,))
+    mesh = init_device_mesh(group.device.type, (group.world_size,))
     for module in list(objective.modules()):
         if isinstance(module, ClassicLayer | ModernLayer):
             fully_shard(module, mesh=mesh)
@@ -128,8 +131,8 @@ def sharded(objective: nn.Module, team: Team) -> nn.Module:
 
 
 @contextlib.contextmanager
-def averaging(module: nn.Module, is_last: bool) -> Iterator[None]:
-    """Gradients travel with the last micro-batch of a step only."""
+def gradient_sync(module: nn.Module, is_last: bool) -> Iterator[None]:
+    """Gradients are exchanged in the backward pass of a step's last micro-batch only."""
     if isinstance(module, nn.parallel.DistributedDataParallel) and not is_last:
         with module.no_sync():
             yield
@@ -140,15 +143,15 @@ def averaging(module: nn.Module, is_last: bool) -> Iterator[None]:
     yield
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor that FSDP has divided; the others as they are. Every process must ask."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gathers a tensor that FSDP has sharded; others are returned unchanged. Every rank must call it."""
     gather: Any = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
 
 
 @torch.no_grad()
-def fill(tensor: Tensor, values: Tensor) -> None:
-    """Write into a tensor that FSDP may have divided."""
+def copy_into(tensor: Tensor, values: Tensor) -> None:
+    """Copy the values into a tensor that FSDP may have sharded."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if isinstance(tensor, DTensor):

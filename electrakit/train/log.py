@@ -1,4 +1,4 @@
-"""Figures in; metrics.jsonl, TensorBoard, wandb and the line on the terminal out."""
+"""Writes metrics to metrics.jsonl, TensorBoard, wandb and the terminal."""
 
 import contextlib
 import json
@@ -12,17 +12,17 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
-from torch.utils.tensorboard import SummaryWriter
 
-from electrakit.errors import UserError
-from electrakit.pretrain_config import PretrainConfig, to_json
-from electrakit.progress import console
-from electrakit.run_files import read_metrics
-from electrakit.whole import write_whole
+from electrakit.common.atomic import atomic_write
+from electrakit.common.errors import UserError
+from electrakit.common.progress import console
+from electrakit.common.words import format_clock
+from electrakit.config.pretrain import PretrainConfig
+from electrakit.runs import layout
+from electrakit.runs.files import read_metrics
 
 SECONDS_BETWEEN_LINES = 10
-# What the terminal shows: the label, and how many digits stand behind the point; the live line has one less. In a narrow one, the
-# last of these are missed.
+# What the terminal shows: label and decimal places. The live line has one place less, and drops the last metrics if it is too long.
 SHOWN = {
     "loss": ("loss", 3),
     "mlm_loss": ("mlm", 3),
@@ -37,63 +37,68 @@ WIDTH_OF_BAR = 16
 
 
 class Log:
-    """Each figure of a step is written once: what was logged after the checkpoint that a run goes on from is cut off first."""
+    """Each metric of a step is written once: on resume, lines from after the checkpoint are removed first."""
 
     def __init__(self, run: Path, config: PretrainConfig, is_silent: bool = False) -> None:
         self.run, self.is_silent = run, is_silent
         self.file: Any = None
-        self.tensorboard: SummaryWriter | None = None
+        self.tensorboard: Any = None
         self.wandb = start_wandb(config.wandb, run, config) if config.wandb and not is_silent else None
-        self.line = Line(config.steps if config.budget is None else None)
+        self.line = TerminalLine(config.steps if config.budget is None else None)
 
-    def go_on_from(self, step: int | None, last_validated: int | None = None) -> None:
-        """Begin behind this step and this validation; None: at the beginning."""
+    def resume_from(self, step: int | None, last_validated: int | None = None) -> None:
+        """Keep the lines up to this step and this validation; None: keep none."""
         if self.is_silent:
             return
         self.close_files()
-        path = self.run / "metrics.jsonl"
+        path = self.run / layout.METRICS
         end = -1 if step is None else step
         ends = {"train": end, "valid": (step or -1) if last_validated is None else last_validated}
-        kept = [line for line in read_metrics(path) if line["step"] <= ends.get(line["split"], end)]
-        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        kept = [line for line in read_metrics(self.run) if line["step"] <= ends.get(line["split"], end)]
+        atomic_write(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self.line.last_auc = auc_of(next((line for line in reversed(kept) if line["split"] == "valid"), {}))
         self.file = path.open("a", encoding="utf-8")
-        self.tensorboard = SummaryWriter(str(self.run / "tensorboard"), purge_step=0 if step is None else step + 1)
+        with contextlib.suppress(ImportError):  # optional: metrics.jsonl has the same
+            from torch.utils.tensorboard import SummaryWriter
 
-    def write(self, split: str, step: int, figures: dict[str, float]) -> None:
-        """`step` updates are done."""
+            self.tensorboard = SummaryWriter(
+                str(self.run / layout.TENSORBOARD), purge_step=0 if step is None else step + 1
+            )
+
+    def write(self, split: str, step: int, metrics: dict[str, float]) -> None:
+        """A line of metrics after `step` updates."""
         if self.is_silent:
             return
-        numbers = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         self.file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
         self.file.flush()
-        self.also_write(split, step, figures)
-        self.line.show(split, step, figures)
+        self.also_write(split, step, metrics)
+        self.line.show(split, step, metrics)
 
-    def also_write(self, split: str, step: int, figures: dict[str, float]) -> None:
-        """What others read. It is no reason to stop if they fail: metrics.jsonl has it all."""
+    def also_write(self, split: str, step: int, metrics: dict[str, float]) -> None:
+        """TensorBoard and wandb. If they fail, training continues: metrics.jsonl has everything."""
         try:
             if self.tensorboard is not None:
-                for name, value in figures.items():
+                for name, value in metrics.items():
                     self.tensorboard.add_scalar(f"{split}/{name}", value, step)
             if self.wandb is not None:
-                self.wandb.log({f"{split}/{name}": value for name, value in figures.items()}, step=step)
+                self.wandb.log({f"{split}/{name}": value for name, value in metrics.items()}, step=step)
         except Exception as error:
-            self.say(f"no TensorBoard or wandb any more: {type(error).__name__}: {error}", "yellow")
+            self.message(f"no TensorBoard or wandb any more: {type(error).__name__}: {error}", "yellow")
             self.tensorboard = self.wandb = None
 
     def sync(self) -> None:
-        """Before a checkpoint: what was logged until then is on the disk."""
+        """Bring all lines to the disk, before a checkpoint."""
         if not self.is_silent:
             os.fsync(self.file.fileno())
 
     def advance(self, step: int, seconds_left: float | None) -> None:
-        """Where the run is."""
+        """Update the progress bar."""
         if not self.is_silent:
             self.line.advance(step, seconds_left)
 
-    def say(self, text: str, style: str = "") -> None:
-        """Something that is no figure."""
+    def message(self, text: str, style: str = "") -> None:
+        """Print a message."""
         if not self.is_silent:
             self.line.print(text, style)
 
@@ -111,15 +116,15 @@ class Log:
             self.wandb.finish()
 
 
-class Line:
+class TerminalLine:
     """One live line on a terminal; elsewhere a plain line now and then, and one for each validation."""
 
     def __init__(self, num_steps: int | None) -> None:
-        """None: the clock ends the run."""
+        """num_steps: None if a time budget ends the run."""
         self.num_steps, self.last_print = num_steps, 0.0
         self.step = 0
         self.seconds_left: float | None = None
-        self.figures: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
         self.last_auc: dict[str, float] = {}
         self.live: Live | None = None
 
@@ -129,24 +134,24 @@ class Line:
             self.live = Live(get_renderable=self.render, console=console, refresh_per_second=4)
             self.live.start()
 
-    def show(self, split: str, step: int, figures: dict[str, float]) -> None:
-        """A line of the log shows the AUC of the last validation: it takes more rows than a step has."""
+    def show(self, split: str, step: int, metrics: dict[str, float]) -> None:
+        """Training lines show the AUC of the last validation: a step has too few rows for one."""
         if split == "valid":
-            self.last_auc = auc_of(figures)
-            self.print(f"step {step:,}  valid: {'  '.join(described(figures))}", "bold")
+            self.last_auc = auc_of(metrics)
+            self.print(f"step {step:,}  valid: {'  '.join(format_metrics(metrics))}", "bold")
             return
-        self.figures = {**figures, **self.last_auc}
+        self.metrics = {**metrics, **self.last_auc}
         is_due = time.monotonic() - self.last_print > SECONDS_BETWEEN_LINES or step == self.num_steps
         if self.live is None and is_due:
             self.last_print = time.monotonic()
             of_all = "" if self.num_steps is None else f" of {self.num_steps:,}"
-            figures_and_time = [*described(self.figures), f"{duration(self.seconds_left)} left"]
-            self.print("  ".join([f"step {step:,}{of_all}", *figures_and_time]))
+            metrics_and_time = [*format_metrics(self.metrics), f"{format_clock(self.seconds_left)} left"]
+            self.print("  ".join([f"step {step:,}{of_all}", *metrics_and_time]))
 
     def render(self) -> Text | Table:
-        """As many figures as there is room for; if there is more, the number of all steps and a bar."""
-        start, end = f"step {self.step:,}", f"{duration(self.seconds_left)} left"
-        parts = described({**self.last_auc, **self.figures}, is_short=True)
+        """As many metrics as fit; then, if there is room, the number of all steps and a bar."""
+        start, end = f"step {self.step:,}", f"{format_clock(self.seconds_left)} left"
+        parts = format_metrics({**self.last_auc, **self.metrics}, is_short=True)
         while parts and not self.fits(start, *parts, end):
             parts.pop()
         if self.num_steps is not None and self.fits(f"{start}/{self.num_steps:,}", *parts, end):
@@ -169,16 +174,16 @@ class Line:
             self.live.stop()
 
 
-def auc_of(figures: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in figures.items() if name == "disc_auc" and value is not None}
+def auc_of(metrics: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name == "disc_auc" and value is not None}
 
 
-def described(figures: dict[str, float], is_short: bool = False) -> list[str]:
-    """Those that are shown, with their labels."""
+def format_metrics(metrics: dict[str, float], is_short: bool = False) -> list[str]:
+    """The metrics that are shown, with their labels."""
     parts = []
     for name, (label, num_digits) in SHOWN.items():
-        if name in figures:
-            value = figures[name]
+        if name in metrics:
+            value = metrics[name]
             if num_digits:
                 text = f"{value:.{num_digits - is_short}f}"
             else:
@@ -187,22 +192,15 @@ def described(figures: dict[str, float], is_short: bool = False) -> list[str]:
     return parts
 
 
-def duration(seconds: float | None) -> str:
-    """3725 -> 1:02:05"""
-    if seconds is None:
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def start_wandb(project: str, run: Path, config: PretrainConfig) -> Any:
     try:
         import wandb
     except ImportError:
         raise UserError(f"--wandb {project} needs its library; pip install 'electrakit[wandb]'") from None
-    place = run / "wandb_id"
+    place = run / layout.WANDB_ID
     if not place.exists():
-        write_whole(place, f"{wandb.util.generate_id()}\n".encode())
+        atomic_write(place, f"{wandb.util.generate_id()}\n".encode())
     identity = place.read_text(encoding="utf-8").strip()
-    return wandb.init(project=project, name=run.name, dir=str(run), id=identity, resume="allow", config=to_json(config))
+    return wandb.init(
+        project=project, name=run.name, dir=str(run), id=identity, resume="allow", config=config.to_json()
+    )

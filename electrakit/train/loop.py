@@ -1,30 +1,38 @@
-"""Settings in, a trained run out: the whole of pretraining, from the first step to the last.
+"""Pretraining, from the first step to the last: when a run steps, logs, validates, saves, returns to a checkpoint, and stops.
 
 A step is a function of the weights, the optimizer's state and the step's number: rows, masks and dropout follow from the seed and
-that number. So a run that is stopped, or killed, and started again ends with the same bits.
+that number. So a run that is stopped, or killed, and resumed ends with the same bits.
 """
 
 import contextlib
-from collections.abc import Callable
+import math
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import xxhash
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from electrakit.errors import UserError, mended_by_user
-from electrakit.pretrain_config import PretrainConfig
-from electrakit.train import run_folder
-from electrakit.train.distributed import averaging, join, whole
-from electrakit.train.losses import share_of_loss, shares_of
-from electrakit.train.run_folder import Run
+from electrakit.common.atomic import write_lock
+from electrakit.common.errors import UserError, explain_write_errors, one_line
+from electrakit.config.pretrain import PretrainConfig
+from electrakit.objective.output import Output
+from electrakit.runs.files import PretrainRun, Status, write_status
+from electrakit.train import hardware_choices
+from electrakit.train.distributed import ProcessGroup, full_tensor, gradient_sync, join_process_group
+from electrakit.train.metrics import LOSSES, counts_tokens
+from electrakit.train.prefetch import MicroBatch
 from electrakit.train.schedule import lr_at
 from electrakit.train.signals import Interrupts
-from electrakit.train.training import Training
+from electrakit.train.state import TrainState
 
 MAX_SKIPPED_IN_A_ROW = 3
+RELIEF = "raise the limit (ulimit -a) or close other programs"  # where there are too many files or processes
 
 
 def pretrain(
@@ -34,99 +42,238 @@ def pretrain(
     on_checkpoint: Callable[[Path], Any] | None = None,
     stop_after: int | None = None,
     interrupts: Interrupts | None = None,
-) -> Run:
-    """Train, or go on with a run that was stopped. The same call under torchrun trains on many devices.
+) -> PretrainRun:
+    """Train, or resume a run that was stopped. The same call under torchrun trains on many devices.
 
     Args:
         config: what a preset makes: `presets.electra_small(data="shards/mine", run="runs/mine")`.
         objective: your own pair, such as `Electra(generator, discriminator, ...)`; then the networks of `config` do not matter.
-        on_checkpoint: called with the folder of each checkpoint; if it fails, training goes on.
+        on_checkpoint: called with the folder of each checkpoint; if it fails, training continues.
         stop_after: stop, as on a signal, when this many steps of the run are done.
-        interrupts: who listens for signals already; without it this call does, and handlers are then as they were before.
+        interrupts: handlers of signals that are installed already; by default they are installed for the time of this call.
     """
     if config.data is None or config.run is None:
         raise UserError("a run needs data and run: the folder of shards (--data) and the folder to write (--run)")
-    with mended_by_user(config.run, run_folder.RELIEF), contextlib.ExitStack() as held:
-        team = held.enter_context(join())
-        held.enter_context(run_folder.opened(config.run, team))
+    with explain_write_errors(config.run, RELIEF), contextlib.ExitStack() as held:
+        group = held.enter_context(join_process_group())
+        held.enter_context(locked(config.run, group))
         interrupts = interrupts or held.enter_context(Interrupts())
-        training = held.enter_context(contextlib.closing(Training(config, objective, team, on_checkpoint)))
-        train(training, interrupts, stop_after)
-        run = Run(config.run, training.progress.step, training.is_over)
-        if team.is_first:
-            run_folder.write_status(run)
-        return run
+        state = held.enter_context(contextlib.closing(TrainState(config, objective, group, on_checkpoint)))
+        train(state, interrupts, stop_after)
+        status = Status(state.progress.step, is_over(state))
+        if group.is_main:
+            write_status(config.run, status)
+        return PretrainRun(config.run, status.step, status.is_complete)
 
 
-def train(training: Training, interrupts: Interrupts, stop_after: int | None) -> None:
-    """From the step that is next to the last one, or until somebody asks to stop."""
-    config = training.config
+@contextlib.contextmanager
+def locked(path: Path, group: ProcessGroup) -> Iterator[None]:
+    """No other process writes the run folder while this one lives."""
+    with contextlib.ExitStack() as held:
 
-    def is_asked() -> bool:
-        return interrupts.is_asked or is_reached(training.progress.step, stop_after)
+        def lock() -> None:
+            with explain_write_errors(path, RELIEF):
+                held.enter_context(write_lock(path, "--run"))
 
-    is_stopping = training.should_stop(is_asked())
-    if training.progress.last_validated is None and not is_stopping:
-        training.validate()
-    while not is_stopping:
-        train_step(training)
-        training.progress.step += 1
-        if training.must_look() and training.figures.take_longest_row() >= MAX_SKIPPED_IN_A_ROW:
-            go_back(training)
+        group.run_on_main(lock)
+        yield
+
+
+def train(state: TrainState, interrupts: Interrupts, stop_after: int | None) -> None:
+    """From the next step to the last one, or until a process is asked to stop."""
+    config = state.config
+
+    def stop_requested() -> bool:
+        return interrupts.stop_requested or (stop_after is not None and state.progress.step >= stop_after)
+
+    is_asked = synchronise(state, stop_requested())
+    if state.progress.last_validated is None and not should_stop(state, is_asked):
+        validate(state)
+    while not should_stop(state, is_asked):
+        train_step(state)
+        state.progress.step += 1
+        step = state.progress.step
+        if can_read_device(state) and state.metrics.pop_longest_skip() >= MAX_SKIPPED_IN_A_ROW:
+            return_to_checkpoint(state)
             continue
-        is_stopping = training.should_stop(is_asked())
-        if training.is_over or training.is_due(config.log_every):
-            training.write_log()
-        is_best = (training.is_over or training.is_due(config.valid_every)) and training.validate()
-        is_milestone = training.progress.step in config.milestones
-        if is_stopping or is_best or is_milestone or training.is_due(config.save_every):
-            training.save()
-            # that may have taken long, and is not to be done twice
-            is_stopping |= training.team.agree(is_asked(), 0.0)[0]
-    if training.is_over and training.progress.last_validated != training.progress.step:
-        training.validate()  # it was stopped right here before
-        training.save()  # with what is now known
-    if training.last_saved is None:  # it was asked to stop before the first step
-        training.save()
-    how = "complete" if training.is_over else "stopped; start the same command again to go on"
-    where = training.checkpoints.path(training.progress.step)
-    training.log.say(f"{training.path}: {how} at step {training.progress.step:,}, saved in {where}")
+        is_asked = synchronise(state, stop_requested())
+        is_milestone, is_best = step in config.milestones, False
+        if is_over(state) or is_due(step, config.log_every):
+            state.log.write("train", step, state.pop_train_metrics())
+        if is_over(state) or is_due(step, config.valid_every):
+            is_best = validate(state)
+        if should_stop(state, is_asked) or is_best or is_milestone or is_due(step, config.save_every):
+            save(state)
+            # Saving may take long. Who asks to stop meanwhile does not wait for another step and another checkpoint.
+            is_asked = is_asked or state.group.agree(stop_requested())[0]
+    if is_over(state) and state.progress.last_validated != state.progress.step:
+        validate(state)  # an earlier start was stopped right after the last step
+        save(state)
+    if state.last_saved is None:  # it was asked to stop before the first step
+        save(state)
+    how = "complete" if is_over(state) else "stopped; start the same command again to resume"
+    where = state.checkpoints.path(state.progress.step)
+    state.log.message(f"{state.path}: {how} at step {state.progress.step:,}, saved in {where}")
 
 
-def is_reached(step: int, limit: int | None) -> bool:
-    return limit is not None and step >= limit
+# When
 
 
-def train_step(training: Training) -> None:
+def synchronise(state: TrainState, stop_requested: bool) -> bool:
+    """Update the clock and the progress bar. Returns whether any rank was asked to stop."""
+    is_asked, budget_used = state.group.agree(stop_requested, state.read_clock())
+    state.budget_used = None if state.config.budget_seconds is None else min(1.0, budget_used)
+    state.log.advance(state.progress.step, state.seconds_left())
+    return is_asked
+
+
+def should_stop(state: TrainState, is_asked: bool) -> bool:
+    return is_asked or is_over(state)
+
+
+def is_over(state: TrainState) -> bool:
+    if state.config.budget is not None:
+        return state.budget_used == 1.0
+    return state.progress.step >= state.config.steps
+
+
+def is_due(step: int, interval: int) -> bool:
+    return step % interval == 0
+
+
+def can_read_device(state: TrainState) -> bool:
+    """On a GPU values are read only at steps that wait for it anyway."""
+    config, step = state.config, state.progress.step
+    intervals = (config.log_every, config.valid_every, config.save_every)
+    is_waiting = step in config.milestones or any(is_due(step, interval) for interval in intervals)
+    return state.group.device.type == "cpu" or is_waiting
+
+
+# A step
+
+
+def train_step(state: TrainState) -> None:
     """One update: forward and backward for each micro-batch, then clip and step."""
-    config, team, step = training.config, training.team, training.progress.step
-    torch.manual_seed(seed_of_step(training.seed, step, team.rank))  # dropout
-    pieces = training.feed.pieces(step)
-    shares = shares_of(pieces, training.objective, config.batch_size, team)
-    for piece, share in zip(pieces, shares, strict=True):
-        with averaging(training.module, piece.is_last):
-            output = training.compute(training.module, piece)
-            loss = share_of_loss(output, share, training.objective)
-            (loss * team.size).backward()  # the team takes the mean of its gradients
-        training.figures.add(output, loss, share, piece.num_rows / config.batch_size)
+    config, group, step = state.config, state.group, state.progress.step
+    torch.manual_seed(seed_of_step(state.seed, step, group.rank))  # dropout
+    micro_batches, num_tokens = mask_all(state.prefetch.micro_batches(step), state.objective, group)
+    for micro_batch in micro_batches:
+        row_share = micro_batch.num_rows / config.batch_size
+        with gradient_sync(state.module, micro_batch.is_last):
+            output = forward(state, state.module, micro_batch)
+            loss, token_shares = share_of_loss(output, micro_batch, num_tokens, state.objective, row_share)
+            (loss * group.world_size).backward()  # gradients are averaged over the ranks
+        state.metrics.add(output, loss, token_shares, row_share)
     max_norm = torch.inf if config.optim.max_grad_norm is None else config.optim.max_grad_norm
-    grad_norm = whole(clip_grad_norm_(training.objective.parameters(), max_norm))
-    lr = lr_at(config.optim, step, config.steps, training.share_of_budget)
-    is_finite = training.figures.end_step(grad_norm, lr)
-    training.optimizer.step(lr, is_finite)
-    training.optimizer.zero_grad()
+    grad_norm = full_tensor(clip_grad_norm_(state.objective.parameters(), max_norm))
+    is_finite = torch.isfinite(grad_norm) & torch.isfinite(state.metrics.step_loss())
+    lr = lr_at(config.optim, step, config.steps, state.budget_used)
+    state.metrics.end_step(is_finite, grad_norm, lr)
+    state.optimizer.step(lr, is_finite)  # skipped if not finite
+    state.optimizer.zero_grad()
 
 
 def seed_of_step(seed: int, step: int, rank: int) -> int:
     return xxhash.xxh3_64_intdigest(f"{seed}/{step}/{rank}".encode()) >> 1
 
 
-def go_back(training: Training) -> None:
-    """After three steps in a row without a finite gradient: to the last checkpoint, once, and on with other masks and dropout."""
-    checkpoint = training.newest_checkpoint()
-    what = f"loss or gradient were not finite for {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step {training.progress.step:,}"
-    if training.progress.num_returns or checkpoint is None:
-        also = "there is no checkpoint to go back to" if checkpoint is None else f"{checkpoint} did not help"
+def forward(state: TrainState, module: nn.Module, micro_batch: MicroBatch) -> Output:
+    """The output of the objective, or of its DDP or FSDP wrapper. If the compiler fails, training continues without it."""
+    with state.precision:
+        try:
+            return module(micro_batch.ids, micro_batch.draws)
+        except RuntimeError as error:
+            if not state.config.compile or not hardware_choices.is_compiler_error(error):
+                raise
+            state.log.message(f"Continuing without compiling: {one_line(error)}", "bold yellow")
+            hardware_choices.stop_compiling(state.objective)
+            return module(micro_batch.ids, micro_batch.draws)
+
+
+def mask_all(
+    micro_batches: list[MicroBatch], objective: nn.Module, group: ProcessGroup
+) -> tuple[list[MicroBatch], Tensor | None]:
+    """Mask all micro-batches before the first forward pass, and count the step's tokens that each loss is over, on all ranks: (2,).
+
+    The mean of the micro-batches' means would be another number: rows have different lengths. A single micro-batch is left unmasked,
+    since its means are those of the step; so are those of an objective that does not count tokens.
+    """
+    if (len(micro_batches) == 1 and group.world_size == 1) or not counts_tokens(objective):
+        return micro_batches, None
+    masked = [objective.mask(each.ids, each.draws) for each in micro_batches]
+    pairs = list(zip(micro_batches, masked, strict=True))
+    counts = [batch.num_tokens.double() * bool(each.num_rows) for each, batch in pairs]
+    totals = group.sum(torch.stack(counts).sum(0)).clamp(min=1)
+    return [each._replace(draws=batch) for each, batch in pairs], totals
+
+
+def share_of_loss(
+    output: Output, micro_batch: MicroBatch, num_tokens: Tensor | None, objective: nn.Module, row_share: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """What a micro-batch adds to the loss of the step, and its share of the step's tokens for each loss."""
+    if num_tokens is None or output.num_tokens is None or not counts_tokens(objective):
+        return output.loss * row_share, {}
+    shares = (output.num_tokens.double() * bool(micro_batch.num_rows) / num_tokens).float()
+    losses = zip(objective.loss_weights, (output.mlm_loss, output.disc_loss), shares, strict=True)
+    terms = [weight * loss * share for weight, loss, share in losses if loss is not None]
+    return torch.stack(terms).sum(), dict(zip(LOSSES, shares, strict=True))
+
+
+# Between steps
+
+
+def validate(state: TrainState) -> bool:
+    """Measure the objective on the valid split. Returns whether its loss is the lowest so far."""
+    progress = state.progress
+    with state.outside_of_training("validate"):
+        metrics = state.validation(state.objective, partial(forward, state))
+    progress.last_validated = progress.step
+    if not metrics:
+        if progress.step == 0:
+            text = f"{state.config.data} has too few valid rows: no validation (prepare with --valid 0.01)"
+            state.log.message(text, "yellow")
+        return False
+    state.log.write("valid", progress.step, metrics)
+    is_lowest = progress.best_loss is None or metrics["loss"] < progress.best_loss
+    # Step 0 has no checkpoint that could be the best.
+    is_best = is_lowest and math.isfinite(metrics["loss"]) and progress.step > 0
+    if is_best:
+        progress.best_step, progress.best_loss = progress.step, metrics["loss"]
+    return is_best
+
+
+def save(state: TrainState) -> None:
+    """Write a checkpoint, then call on_checkpoint."""
+    state.update_progress()
+    with state.outside_of_training("save"):
+        state.log.sync()
+        path = state.checkpoints.save(state.progress, state.objective, state.optimizer, state.tokenizer, state.group)
+        hardware_choices.give_back_memory()
+    state.last_saved = state.progress.step
+    with state.outside_of_training("on_checkpoint"):
+        state.group.run_on_main(lambda: call_on_checkpoint(state, path))
+
+
+def call_on_checkpoint(state: TrainState, path: Path) -> None:
+    """The function, then the command; a failure is reported, and training continues."""
+    try:
+        if state.on_checkpoint is not None:
+            state.on_checkpoint(path)
+        if state.config.on_checkpoint is not None:
+            command = state.config.on_checkpoint.replace("{path}", shlex.quote(str(path)))
+            subprocess.run(command, shell=True, check=True)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the user's code may raise anything, SystemExit too
+        state.log.message(f"on_checkpoint failed for {path}: {type(error).__name__}: {error}", "bold yellow")
+
+
+def return_to_checkpoint(state: TrainState) -> None:
+    """After three steps in a row without a finite gradient: return to the last checkpoint, once, and continue with other masks."""
+    checkpoint = state.newest_checkpoint()
+    what = f"loss or gradient were not finite for {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step {state.progress.step:,}"
+    if state.progress.num_returns or checkpoint is None:
+        also = "there is no checkpoint to return to" if checkpoint is None else f"{checkpoint} did not help"
         raise UserError(f"{what}, and {also}; try a lower optim.lr or a longer optim.warmup_steps in a new --run")
-    training.log.say(f"{what}: going back", "bold yellow")
-    training.go_on_from(checkpoint, num_returns=1)
+    state.log.message(f"{what}: returning to the last checkpoint", "bold yellow")
+    state.resume_from(checkpoint, is_return=True)

@@ -1,4 +1,4 @@
-"""An objective in, an optimizer out: official Adam, AdamW, LAMB, or Muon with AdamW. Its state is a dict of tensors by name."""
+"""The optimizers: official Adam, AdamW, LAMB, and Muon with AdamW. Their state is a dict of named tensors."""
 
 import contextlib
 import re
@@ -8,13 +8,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from electrakit.errors import UserError
-from electrakit.model.encoder import ClassicLayer
+from electrakit.common.errors import UserError
+from electrakit.config.pretrain import OptimConfig
+from electrakit.model.classic import ClassicLayer
 from electrakit.model.modern import ModernLayer
-from electrakit.pretrain_config import OptimConfig
-from electrakit.train.distributed import fill
+from electrakit.train.distributed import copy_into
 
-NO_CORRECTION = 2.0**24  # a number of steps at which 1 - beta ** steps is 1, and which float32 cannot count beyond
+# The official Adam corrects no bias. At this step count 1 - beta ** steps is 1, and float32 cannot count further.
+NO_CORRECTION = 2.0**24
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: five steps bring singular values near 1
 MUON_MOMENTUM = 0.95
 
@@ -29,20 +30,18 @@ class Optimizer:
         if not self.names:
             raise UserError(f"{type(module).__name__} has no parameters to train")
         self.parts = make_parts(module, config)
-        self.can_look = next(iter(self.names)).device.type == "cpu"  # at a number; on a GPU, that would be to wait
+        # On a GPU, reading a value would wait for the device.
+        self.can_read = next(iter(self.names)).device.type == "cpu"
 
     @property
     def groups(self) -> list[dict[str, Any]]:
         return [group for part in self.parts for group in part.param_groups]
 
     def step(self, lr: float, is_finite: Tensor) -> None:
-        """One update; none where the gradient is not finite, and then the averages stay as they were too.
-
-        On a GPU, the optimizers decide that there, so that nothing waits.
-        """
-        if self.can_look and not is_finite.item():
+        """One update. If the gradient is not finite, weights and averages stay unchanged; on a GPU this is decided on the device."""
+        if self.can_read and not is_finite.item():
             return
-        found_inf = None if self.can_look else 1 - is_finite.float()
+        found_inf = None if self.can_read else 1 - is_finite.float()
         for group in self.groups:
             group["lr"] = lr
         for part in self.parts:
@@ -54,7 +53,7 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, Tensor]:
-        """Every average and count, named "average/parameter"."""
+        """All averages and counts, named "average/parameter"."""
         return {
             f"{kind}/{self.names[parameter]}": value
             for part in self.parts
@@ -63,16 +62,16 @@ class Optimizer:
         }
 
     def load_state(self, saved: dict[str, Tensor]) -> None:
-        """What `state` gave, of the same optimizer around the same networks."""
+        """Load what `state` returned for the same optimizer and networks."""
         mine = self.state()
         if differing := sorted(set(mine) ^ set(saved)):
             raise UserError(f"the saved optimizer does not fit: {differing[0]} is in one of the two only")
         for name, value in mine.items():
-            fill(value, saved[name])
+            copy_into(value, saved[name])
 
 
 def make_parts(module: nn.Module, config: OptimConfig) -> list[torch.optim.Optimizer]:
-    """The optimizers, with all their state: it does not appear later."""
+    """The optimizers, with all their state allocated."""
     groups = parameter_groups(module, config.weight_decay, has_muon=config.name == "muon")
     matrices = [group for group in groups if group["is_for_muon"]]
     rest = [group for group in groups if not group["is_for_muon"]]
@@ -90,7 +89,7 @@ def make_parts(module: nn.Module, config: OptimConfig) -> list[torch.optim.Optim
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, has_muon: bool = False) -> list[dict[str, Any]]:
-    """Every trained parameter once: matrices and tables decay, biases and norms do not; for Muon, matrices by what they are made of."""
+    """Each trained parameter once: matrices and tables decay, biases and norms do not. Muon groups matrices by `num_stacked`."""
     tables = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding)}
     stacked = stacked_weights(module)
     found: dict[tuple[bool, float, int], list[nn.Parameter]] = {}
@@ -108,12 +107,12 @@ def parameter_groups(module: nn.Module, weight_decay: float, has_muon: bool = Fa
 
 
 def is_matrix_of_layer(name: str, parameter: nn.Parameter) -> bool:
-    """A layer is numbered; a head with one or two outputs is no matrix that could be turned."""
+    """Layers are numbered. A head with one or two outputs is left out: there is nothing to orthogonalise."""
     return parameter.ndim == 2 and min(parameter.shape) > 2 and re.search(r"\.\d+\.", name) is not None
 
 
 def stacked_weights(module: nn.Module) -> dict[Tensor, int]:
-    """Our query, key and value are one weight, and so are the two halves of a gated feed-forward: Muon turns each by itself."""
+    """Query, key and value are one weight, and so are the two halves of a gated feed-forward: Muon orthogonalises each alone."""
     found: dict[Tensor, int] = {}
     for layer in module.modules():
         if isinstance(layer, ClassicLayer | ModernLayer):
@@ -129,7 +128,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[nn.Parameter]:
 
 @contextlib.contextmanager
 def unless_skipped(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> Iterator[None]:
-    """What is done to these parameters and their state is undone where `found_inf` is 1, which nobody here looks at."""
+    """Undo the changes of these parameters and their state if `found_inf` is 1, without reading it from the device."""
     found_inf: Tensor | None = getattr(optimizer, "found_inf", None)
     tensors = [tensor for one in parameters for tensor in (one, *optimizer.state[one].values())]
     before = [] if found_inf is None else [tensor.clone() for tensor in tensors]
@@ -182,7 +181,7 @@ class Muon(torch.optim.Optimizer):
     """Jordan et al. 2024: a matrix moves by its averaged gradient with all singular values made about 1.
 
     The step is scaled so that its numbers are as large as AdamW's usually are (Liu et al. 2025), so both take the same lr.
-    Matrices of the same shape are turned together.
+    Matrices of the same shape are orthogonalised together.
     """
 
     def __init__(self, groups: list[dict[str, Any]], config: OptimConfig) -> None:
@@ -199,15 +198,15 @@ class Muon(torch.optim.Optimizer):
                     by_shape.setdefault(tuple(parameter.shape), []).append(parameter)
             for parameters in by_shape.values():
                 with unless_skipped(self, parameters):
-                    self.turn(parameters, group)
+                    self.update(parameters, group)
 
-    def turn(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+    def update(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
         """One step of matrices of the same shape."""
         looked_ahead = torch.stack([self.look_ahead(parameter) for parameter in parameters])
         num_rows, num_columns = looked_ahead.size(-2) // group["num_stacked"], looked_ahead.size(-1)
-        turned = orthogonalise(looked_ahead.view(-1, num_rows, num_columns))
+        orthogonal = orthogonalise(looked_ahead.view(-1, num_rows, num_columns))
         scale = 0.2 * max(num_rows, num_columns) ** 0.5
-        for parameter, update in zip(parameters, turned.view(looked_ahead.shape), strict=True):
+        for parameter, update in zip(parameters, orthogonal.view(looked_ahead.shape), strict=True):
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
             parameter.sub_(update, alpha=group["lr"] * scale)
 
@@ -221,10 +220,10 @@ class Muon(torch.optim.Optimizer):
 def orthogonalise(matrices: Tensor, num_steps: int = 5) -> Tensor:
     """Each matrix of (N, R, C) with its singular values near 1, by Newton and Schulz's iteration: products only."""
     is_tall = matrices.size(-2) > matrices.size(-1)
-    turned = matrices.mT if is_tall else matrices
-    turned = turned / (turned.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    result = matrices.mT if is_tall else matrices
+    result = result / (result.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     first, third, fifth = NEWTON_SCHULZ
     for _ in range(num_steps):
-        gram = turned @ turned.mT
-        turned = first * turned + (third * gram + fifth * gram @ gram) @ turned
-    return turned.mT if is_tall else turned
+        gram = result @ result.mT
+        result = first * result + (third * gram + fifth * gram @ gram) @ result
+    return result.mT if is_tall else result

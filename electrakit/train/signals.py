@@ -1,11 +1,11 @@
-"""SIGTERM, SIGINT or SIGUSR1 in, a flag out: a run that is asked to stop saves and leaves at the end of its step."""
+"""Turns SIGTERM, SIGINT and SIGUSR1 into a flag: the run finishes its step, saves and stops."""
 
 import signal
 import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-# the last is what Slurm is told to send before the time is up
+# SIGUSR1 is what Slurm jobs are commonly sent before their time is up.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -17,19 +17,19 @@ class Interrupts:
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # nobody else can
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers there only
             self.before = {number: signal.signal(number, self.note) for number in SIGNALS}
         return self
 
     @property
-    def is_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self.asked is not None
 
     def note(self, number: int, frame: FrameType | None) -> None:
         self.asked = signal.Signals(number).name
 
     def ignore(self) -> None:
-        """From now on, and while the interpreter is taken down too: for a process that has nothing more to do than to leave."""
+        """Ignore the signals from now on, also while the interpreter shuts down: for a process that is about to exit."""
         for number in self.before:
             signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""A valid split in, figures out: always the same rows, always corrupted in the same way, so that curves can be compared."""
+"""Measures an objective on the valid split: always the same rows with the same masks, so that curves can be compared."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,49 +6,51 @@ from typing import Any
 import torch
 from torch import nn
 
-from electrakit.data.batches import Batches, read_manifest
+from electrakit.config.pretrain import PretrainConfig
+from electrakit.data.batches import Batches
+from electrakit.data.manifest import read_manifest
 from electrakit.objective.output import EvaluationSums, Output
-from electrakit.pretrain_config import PretrainConfig
-from electrakit.train.distributed import Team
-from electrakit.train.feed import Feed, Piece
-from electrakit.train.losses import LOSSES, has_tokens, loss_weights
+from electrakit.train.distributed import ProcessGroup
+from electrakit.train.metrics import LOSSES, counts_tokens
+from electrakit.train.prefetch import MicroBatch, Prefetch
 
-SEED = 0  # of the rows and of what is masked: that of the run would make two runs incomparable
+SEED = 0  # of rows and masks: with the run's seed, two runs could not be compared
 
 
 class Validation:
-    """Reads the rows of the valid split that a run is measured on."""
+    """The rows of the valid split that a run is measured on."""
 
-    def __init__(self, config: PretrainConfig, team: Team) -> None:
+    def __init__(self, config: PretrainConfig, group: ProcessGroup) -> None:
         assert config.data is not None
-        self.team = team
-        num_rows = min(config.valid_rows, read_manifest(config.data)["splits"].get("valid", {}).get("rows", 0))
-        self.can_run = num_rows >= team.size
+        self.group = group
+        num_rows = min(config.valid_rows, read_manifest(config.data).num_rows.get("valid", 0))
+        self.can_run = num_rows >= group.world_size
         if self.can_run:
-            settings: dict[str, Any] = {"rank": team.rank, "world_size": team.size, "micro_batch": config.micro_batch}
-            self.feed = Feed(Batches(config.data, num_rows, split="valid", seed=SEED, **settings), SEED, team)
+            place: dict[str, Any] = {"rank": group.rank, "world_size": group.world_size}
+            batches = Batches(config.data, num_rows, split="valid", seed=SEED, micro_batch=config.micro_batch, **place)
+            self.prefetch = Prefetch(batches, SEED, group)
 
     @torch.no_grad()
-    def __call__(self, objective: nn.Module, compute: Callable[[nn.Module, Piece], Output]) -> dict[str, float]:
-        """The objective's figures over all rows, without dropout; `loss` weighs its parts as in training."""
+    def __call__(self, objective: nn.Module, forward: Callable[[nn.Module, MicroBatch], Output]) -> dict[str, float]:
+        """The metrics over all rows, without dropout; empty if there are too few rows. `loss` is weighted as in training."""
         if not self.can_run:
             return {}
-        sums = EvaluationSums(self.team.device)
-        loss = torch.zeros((), dtype=torch.float64, device=self.team.device)
+        sums = EvaluationSums(self.group.device)
+        loss = torch.zeros((), dtype=torch.float64, device=self.group.device)
         objective.eval()
-        for piece in self.feed.read_pieces(0):
-            output = compute(objective, piece)
-            if piece.num_rows:
+        for micro_batch in self.prefetch.iterate(0):
+            output = forward(objective, micro_batch)
+            if micro_batch.num_rows:
                 sums.add(output)
-                loss += output.loss.double() * piece.num_rows / self.feed.batches.batch_size
+                loss += output.loss.double() * micro_batch.num_rows / self.prefetch.batches.batch_size
         objective.train()
         for tensor in (loss, *sums.tensors()):
-            self.team.sum(tensor)
-        figures = sums.result()
-        return {"loss": total_loss(objective, figures) if has_tokens(objective) else loss.item(), **figures}
+            self.group.sum(tensor)
+        metrics = sums.result()
+        if counts_tokens(objective):
+            return {"loss": total_loss(objective.loss_weights, metrics), **metrics}
+        return {"loss": loss.item(), **metrics}
 
 
-def total_loss(objective: nn.Module, figures: dict[str, float]) -> float:
-    return sum(
-        weight * figures[name] for name, weight in zip(LOSSES, loss_weights(objective), strict=True) if name in figures
-    )
+def total_loss(weights: tuple[float, float], metrics: dict[str, float]) -> float:
+    return sum(weight * metrics[name] for name, weight in zip(LOSSES, weights, strict=True) if name in metrics)

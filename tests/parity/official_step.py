@@ -1,8 +1,8 @@
 """One pretraining step of google-research/electra, written in loops and lists: slow, and easy to check.
 
 The networks are passed in; everything between them is here. Random numbers are passed in too: where the official code draws from
-the candidates, slot j takes candidate number floor(u * how many); where it samples from a softmax, the first id whose summed
-probability passes u. Two things are ours: `official=False` draws without replacement (highest lottery number first), and padding
+the candidates, choice j takes candidate number floor(u * how many); where it samples from a softmax, the first id whose summed
+probability passes u. Two things are ours: `official=False` draws without replacement (highest priority first), and padding
 and [SEP] are never sampled, because our networks read the shape of a row from its ids.
 """
 
@@ -30,12 +30,12 @@ def official_step(
     disc_weight: float = 50.0,
 ) -> dict[str, Any]:
     rows = ids.tolist()
-    lottery, show, sampling = (each.double().tolist() for each in (draws.lottery, draws.show, draws.sample))
+    priority, mask_draws, sampling = (each.double().tolist() for each in (draws.priority, draws.mask, draws.sample))
     num_tokens = len(rows[0])
     max_chosen = int((rate + 0.005) * num_tokens)
 
     chosen = []  # of each row: a list of positions, perhaps with repetitions
-    for row, numbers in zip(rows, lottery, strict=True):
+    for row, numbers in zip(rows, priority, strict=True):
         num_real = sum(token != pad for token in row)
         num_wanted = max(1, min(max_chosen, round(num_real * rate)))
         candidates = [place for place, token in enumerate(row) if token not in (pad, cls, sep, mask)]
@@ -46,22 +46,22 @@ def official_step(
         chosen.append(picks)
 
     masked_rows = []
-    for row, picks, numbers in zip(rows, chosen, show, strict=True):
+    for row, picks, numbers in zip(rows, chosen, mask_draws, strict=True):
         masked = list(row)
-        for slot, place in enumerate(picks):
-            if numbers[slot] < mask_share:
+        for choice, place in enumerate(picks):
+            if numbers[choice] < mask_share:
                 masked[place] = mask
         masked_rows.append(masked)
 
     all_logits = generator(torch.tensor(masked_rows))  # (B, T, V)
-    generator_losses, corrupted_rows, num_guessed = [], [], 0
+    generator_losses, corrupted_rows, num_correct = [], [], 0
     for number, (row, picks) in enumerate(zip(rows, chosen, strict=True)):
         samples: dict[int, list[int]] = {}
-        for slot, place in enumerate(picks):
+        for choice, place in enumerate(picks):
             logits = all_logits[number, place]
             generator_losses.append(torch.logsumexp(logits, 0) - logits[row[place]])
-            samples.setdefault(place, []).append(inverse_cdf(logits, sampling[number][slot], (pad, sep)))
-            num_guessed += samples[place][-1] == row[place]
+            samples.setdefault(place, []).append(inverse_cdf(logits, sampling[number][choice], (pad, sep)))
+            num_correct += samples[place][-1] == row[place]
         corrupted = list(row)
         for place, tokens in samples.items():
             corrupted[place] = sum(tokens) // len(tokens)
@@ -83,12 +83,12 @@ def official_step(
     disc_loss = torch.stack(discriminator_losses).mean()
     return {
         "chosen": chosen,
-        "shown": masked_rows,
+        "masked": masked_rows,
         "corrupted": corrupted_rows,
         "labels": labels,
         "mlm_loss": mlm_loss,
         "disc_loss": disc_loss,
-        "sampled_acc": num_guessed / len(generator_losses),
+        "sampled_acc": num_correct / len(generator_losses),
         "loss": gen_weight * mlm_loss + disc_weight * disc_loss,
     }
 

@@ -4,16 +4,16 @@ import copy
 
 import pytest
 import torch
-from official_step import official_step
 
-from electrakit.model.encoder import Discriminator, Generator
-from electrakit.network_config import NetworkConfig
+from electrakit.config.network import NetworkConfig
+from electrakit.model.networks import Discriminator, Generator
 from electrakit.objective.electra import Electra
 from electrakit.objective.randomness import draw, row_keys
+from tests.parity.official_step import official_step
 
 torch.set_num_threads(1)
 PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 300
-# Few, so that the generator guesses some of them: then a chosen token is not a replaced one.
+# Few, so that the generator samples some of them: then a chosen token is not a replaced one.
 WORDS = torch.arange(5, VOCAB, 20)
 
 
@@ -77,7 +77,7 @@ def test_a_step_equals_the_slow_reference(body, official, seed):
 
     chosen = [row[counts].tolist() for row, counts in zip(output.positions, output.counts, strict=True)]
     assert chosen == slow["chosen"]
-    assert electra.masking(ids, draws).shown.tolist() == slow["shown"]
+    assert electra.masking(ids, draws).inputs.tolist() == slow["masked"]
     assert output.corrupted.tolist() == slow["corrupted"]
     assert output.disc_labels.long().tolist() == slow["labels"]
     assert 0 < slow["sampled_acc"] < 1

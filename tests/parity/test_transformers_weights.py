@@ -7,11 +7,11 @@ import torch
 import transformers
 from torch import Tensor
 
-from electrakit.errors import UserError
-from electrakit.model.encoder import Discriminator, Generator, Network
-from electrakit.model.tokens import segments
-from electrakit.model.weights import from_transformers, to_transformers
-from electrakit.network_config import NetworkConfig
+from electrakit.common.errors import UserError
+from electrakit.config.network import NetworkConfig
+from electrakit.model.huggingface.weights import from_transformers, to_transformers
+from electrakit.model.layouts import segment_ids
+from electrakit.model.networks import Discriminator, Generator, Network
 
 torch.set_num_threads(1)
 
@@ -59,7 +59,7 @@ def shaken(network: Network) -> Network:
 def their_logits(model: transformers.PreTrainedModel, ids: Tensor, config: NetworkConfig) -> Tensor:
     inputs = {"input_ids": ids, "attention_mask": (ids != PAD).long()}
     if config.body == "classic":
-        inputs["token_type_ids"] = segments(ids, PAD, config.sep_token_id)
+        inputs["token_type_ids"] = segment_ids(ids, ids != PAD, config.sep_token_id)
     logits = model(**inputs).logits
     is_two_labels = type(model).__name__.endswith("ForTokenClassification")
     return logits[..., 1] - logits[..., 0] if is_two_labels else logits

@@ -1,0 +1,1 @@
+"""The command `electra`: its verbs, their arguments, and what they print."""

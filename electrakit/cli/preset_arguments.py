@@ -1,0 +1,131 @@
+"""Reads the arguments of `electra show` and `electra pretrain`: a preset, a file of settings, and single settings."""
+
+import argparse
+import inspect
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import tyro
+
+from electrakit.cli.verbs import parse, settings_in, split_config
+from electrakit.common.errors import UserError
+from electrakit.config.base import closest
+from electrakit.config.presets import PRESETS
+from electrakit.config.pretrain import PretrainConfig, override
+
+
+def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, PretrainConfig]:
+    """The name of the preset or of the file, and the settings with the changes of the command line.
+
+    A preset comes first, then the settings of a file (`--config`), then single settings.
+    """
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage(verb))
+        sys.exit(0 if arguments else 2)
+    path, rest = split_config(arguments)
+    has_preset = path is None or (bool(rest) and not rest[0].startswith("-"))
+    preset = rest.pop(0) if has_preset and rest else None
+    if preset is not None and preset not in PRESETS:
+        meant = closest(preset, PRESETS)
+        hint = f"did you mean {meant}? " if meant else ""
+        raise UserError(f"unknown preset {preset!r}; {hint}there are {', '.join(PRESETS)}")
+    name = preset or str(path)
+    options, rest = preset_options(name, rest)
+    has_generator = options.get("generator") != "none"
+    changes = {option: options.pop(option) for option in ("vocab_size",) if option in options}
+    own = {option: value for option, value in options.items() if value != "none"}
+    config = PRESETS[preset](**own) if preset else PretrainConfig()
+    if path is not None:
+        config = with_file(config, path, verb)
+    config = override(config, changes if has_generator else {**changes, "generator": None})
+    check_options(name, config, rest)
+    prog = f"electra {verb} {preset or '--config FILE'}"
+    return name, parse_changes(config, rest, prog=prog, help=about(name))
+
+
+def with_file(config: PretrainConfig, path: Path, verb: str) -> PretrainConfig:
+    values = settings_in(path, verb)
+    try:
+        return override(config, values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def preset_options(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The options that are no settings of tyro's, and the other arguments: arguments of the preset function (`--body modern`),
+    `--vocab-size` of both networks, and `--generator none`, which tyro cannot express for a part with settings."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option, choices in choices_of(name).items():
+        parser.add_argument(f"--{option}", choices=choices, type=str.lower, default=argparse.SUPPRESS)
+    parser.add_argument("--vocab-size", "--vocab_size", type=int, default=argparse.SUPPRESS)
+    try:
+        options, rest = parser.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise UserError(f"{name}: {error}") from None
+    return vars(options), rest
+
+
+def choices_of(name: str) -> dict[str, tuple[str, ...]]:
+    """The preset's own options: arguments of its function, and `none` for the generator."""
+    own = {}
+    if name in PRESETS:
+        arguments = inspect.signature(PRESETS[name]).parameters.values()
+        own = {each.name: get_args(each.annotation) for each in arguments if each.kind is not each.VAR_KEYWORD}
+    return own | {"generator": (*own.get("generator", ()), "none")}
+
+
+def check_options(name: str, config: PretrainConfig, arguments: Sequence[str]) -> None:
+    """Say in one line which option is unknown, and what it may have been meant to be: `--mask-prob` is `--objective.mask-prob`."""
+    own = [f"--{option}" for option in (*choices_of(name), "vocab-size")]
+    known = [*option_names(config), "--help"]
+    for argument in arguments:
+        option = argument.split("=")[0].replace("_", "-")
+        if not option.startswith("--") or option in known or option.startswith("--tyro-"):
+            continue
+        inside = [each for each in known if each.split(".")[-1] == option[2:].split(".")[-1]]
+        meant = " or ".join(inside) or closest(option, [*known, *own])
+        hint = f"did you mean {meant}?" if meant else f"electra show {name} --help lists all"
+        raise UserError(f"{name} has no option {option}; {hint}")
+
+
+def option_names(config: Any, prefix: str = "--") -> list[str]:
+    """Every setting as it is written on the command line."""
+    names: list[str] = []
+    for entry in fields(config):
+        value, option = getattr(config, entry.name), prefix + entry.name.replace("_", "-")
+        if is_dataclass(value):
+            names += option_names(value, f"{option}.")
+        elif value is True:  # it can only be switched off
+            names.append(f"{prefix}no-{entry.name.replace('_', '-')}")
+        else:
+            names.append(option)
+    return names
+
+
+def parse_changes(config: PretrainConfig, arguments: Sequence[str], prog: str, help: str = "") -> PretrainConfig:
+    """The config with changes such as `--optim.lr 1e-3`. Settings that make no sense are a UserError."""
+    style = tyro.conf.AvoidSubcommands
+    return parse(PretrainConfig, style, default=config, args=arguments, prog=prog, description=help)
+
+
+def about(name: str) -> str:
+    """The preset's description and its own options."""
+    options = [f"--{option} {'|'.join(choices)}" for option, choices in choices_of(name).items()]
+    own = ", ".join([*options, "--vocab-size N (of both networks)", "--config FILE (JSON or YAML)"])
+    doc = inspect.getdoc(PRESETS[name]) if name in PRESETS else f"The settings of {name}."
+    return f"{doc}\n\nOptions of this preset: {own}. Everything else can be changed too:"
+
+
+def usage(verb: str) -> str:
+    lines = [
+        f"usage: electra {verb} PRESET [--config FILE] [--setting value ...]",
+        f"       electra {verb} --config FILE [--setting value ...]",
+        "",
+        "presets:",
+    ]
+    lines += [f"  {name:26}{(preset.__doc__ or '').splitlines()[0]}" for name, preset in PRESETS.items()]
+    config = "--config reads settings from a JSON or YAML file, such as the config.json of a run."
+    return "\n".join([*lines, "", f"electra {verb} PRESET --help lists the settings. {config}"])

@@ -1,0 +1,250 @@
+"""Prints what a pretraining run would be: networks, costs, and warnings. Trains nothing and builds nothing."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from electrakit.cli.preset_arguments import config_from_arguments
+from electrakit.common.words import format_number, format_size
+from electrakit.config.pretrain import PretrainConfig, with_special_ids
+from electrakit.data.manifest import Manifest, read_manifest
+from electrakit.model.counts import (
+    body_flops,
+    count_parameters,
+    estimate_memory,
+    flops_per_step,
+    flops_per_token,
+    num_chosen,
+    shared_parts,
+)
+
+USUAL_LR = {"official_adam": 5e-4, "adamw": 5e-4, "lamb": 2e-3, "muon": 1e-3}
+"""ELECTRA-Small's in the paper, lmtuners' for LAMB; Muon's is modern_small's, which is not measured yet."""
+
+
+def show(arguments: Sequence[str], console: Console | None = None) -> None:
+    """`electra show PRESET [--setting value ...]`: print the settings that would be used, sizes, costs and warnings."""
+    name, config = config_from_arguments(arguments, verb="show")
+    manifest = None if config.data is None else read_manifest(config.data)
+    if manifest is not None:
+        config = with_special_ids(config, manifest.special_ids)
+    print_config(name, config, manifest, console or Console(highlight=False))
+
+
+def print_config(name: str, config: PretrainConfig, manifest: Manifest | None, console: Console) -> None:
+    """All tables, then the warnings."""
+    console.print(networks_table(name, config))
+    console.print(facts_table("run", run_facts(config, manifest)))
+    console.print(facts_table("cost", cost_facts(config)))
+    for warning in find_warnings(config, manifest):
+        console.print(f"[bold yellow]warning:[/] {escape(warning)}", soft_wrap=True)
+
+
+# Tables
+
+
+def networks_table(name: str, config: PretrainConfig) -> Table:
+    table = Table(
+        "", *(escape(network) for network in config.networks), title=f"[bold]{escape(name)}", title_justify="left"
+    )
+    for title, values in network_facts(config):
+        table.add_row(title, *values)
+    return table
+
+
+def facts_table(title: str, facts: list[tuple[str, str]]) -> Table:
+    table = Table(title=f"[bold]{title}", title_justify="left", show_header=False)
+    for label, value in facts:
+        table.add_row(label, escape(value))
+    return table
+
+
+def network_facts(config: PretrainConfig) -> list[tuple[str, list[str]]]:
+    """One row for each setting of a network, one column for each network."""
+    networks = list(config.networks.values())
+    count = count_parameters(config)
+    parameters = {"discriminator": count.discriminator, "generator": count.generator}
+    rows = [
+        (label, [f"{getattr(network, field):,}" if field != "body" else network.body for network in networks])
+        for label, field in SETTINGS.items()
+    ]
+    dropouts = [f"{network.dropout:g}, attention {network.attention_dropout:g}" for network in networks]
+    return [
+        *rows,
+        ("dropout", dropouts),
+        ("parameters", [f"{parameters[name]:,}{of_its_own(name, config)}" for name in config.networks]),
+        ("FLOPs per token", [f"{flops:.3g}" for flops in flops_per_token(config).values()]),
+    ]
+
+
+SETTINGS = {
+    "body": "body",
+    "layers": "num_layers",
+    "hidden size": "hidden_size",
+    "feed-forward": "ffn_size",
+    "heads": "num_heads",
+    "embedding size": "embedding_size",
+    "longest row": "max_length",
+    "vocabulary": "vocab_size",
+}
+
+
+def of_its_own(name: str, config: PretrainConfig) -> str:
+    return " of its own" if name == "generator" and shared_parts(config) else ""
+
+
+def run_facts(config: PretrainConfig, manifest: Manifest | None) -> list[tuple[str, str]]:
+    optim = config.optim
+    clip = "no clipping" if optim.max_grad_norm is None else f"clipped to {optim.max_grad_norm:g}"
+    facts = [
+        ("objective", objective_text(config)),
+        ("shared", share_text(config)),
+        (
+            "optimizer",
+            f"{optim.name}, lr {optim.lr:g}, betas {optim.betas[0]:g} {optim.betas[1]:g}, eps {optim.eps:g}, "
+            f"weight decay {optim.weight_decay:g}, {clip}",
+        ),
+        ("schedule", f"{optim.schedule}, {optim.warmup_steps:,} steps of warm-up"),
+        ("steps", f"{config.steps:,} of {config.batch_size:,} rows of {config.length:,} tokens"),
+        ("tokens seen", f"{config.num_tokens:,} ({format_number(config.num_tokens)})"),
+        ("precision", precision_text(config)),
+        ("seed", str(config.seed)),
+        (
+            "every",
+            f"log {config.log_every:,}, validation {config.valid_every:,}, checkpoint {config.save_every:,} steps",
+        ),
+    ]
+    if manifest is not None:
+        num_rows = manifest.splits["train"].rows
+        epochs = config.steps * config.batch_size / num_rows
+        facts.append(("data", f"{config.data}: {num_rows:,} rows, seen {epochs:.3g} times"))
+    if config.run is not None:
+        facts.append(("run folder", str(config.run)))
+    return facts
+
+
+def precision_text(config: PretrainConfig) -> str:
+    if config.plain:
+        return "fp32, plain torch" if config.precision == "auto" else f"{config.precision}, plain torch"
+    text = "bf16 where the machine has it, else fp32" if config.precision == "auto" else config.precision
+    return text + (", compiled" if config.compile else "")
+
+
+def objective_text(config: PretrainConfig) -> str:
+    objective = config.objective
+    parts = [objective.kind, f"{objective.mask_prob:.0%} masked (at most {num_chosen(config)} a row)"]
+    if objective.kind == "mlm":
+        parts.append(f"shown as in {objective.scheme}")
+    else:
+        source = "uniform replacements" if config.generator is None else f"{objective.replace_prob:.0%} shown as [MASK]"
+        of_generator = "" if config.generator is None else f"{objective.gen_weight:g} generator + "
+        parts += [source, f"loss = {of_generator}{objective.resolved_disc_weight:g} discriminator"]
+    if objective.kind == "electra":
+        parts.append(f"scored at {objective.loss_on} tokens")
+    if objective.temperature != 1:
+        parts.append(f"temperature {objective.temperature:g}")
+    flags = {"disallow_correct": "never the original", "official": "official sampling", "whole_words": "whole words"}
+    return ", ".join([*parts, *(text for flag, text in flags.items() if getattr(objective, flag))])
+
+
+def share_text(config: PretrainConfig) -> str:
+    if config.generator is None:
+        return "nothing: there is one network"
+    parts = shared_parts(config)
+    if not parts:
+        return "nothing"
+    names = {"word": "words", "position": "positions", "segment": "segments", "embedding_norm": "their norm"}
+    listed = [text for part, text in names.items() if part in parts]
+    rest = ", everything but the heads" if config.share == "encoder" else ", and the generator's output table"
+    return f"{config.share}: {', '.join(listed)}{rest}"
+
+
+def cost_facts(config: PretrainConfig) -> list[tuple[str, str]]:
+    count, memory = count_parameters(config), estimate_memory(config)
+    rows = min(config.micro_batch or config.batch_size, config.batch_size)
+    step = flops_per_step(config)
+    precision = "bf16" if config.precision == "bf16" else "fp32"
+    what = "network" if config.objective.kind == "mlm" else "discriminator"
+    return [
+        ("parameters", f"{count.total:,} ({format_number(count.total)}), each once"),
+        ("kept after training", f"{count.encoder:,} ({format_number(count.encoder)}): the {what} without its head"),
+        ("FLOPs per step", f"{step:.3g}"),
+        (
+            "FLOPs of the run",
+            f"{step * config.steps:.3g} (as the paper counts: forward and backward, lookups as products)",
+        ),
+        (
+            "memory",
+            f"about {format_size(memory.total)} with {rows:,} rows at a time: weights {format_size(memory.weights)}, "
+            f"gradients {format_size(memory.gradients)}, optimizer {format_size(memory.optimizer)}, "
+            f"activations {format_size(memory.activations)}",
+        ),
+        (
+            "activations of a row",
+            f"{format_size(memory.activations / rows)} in {precision}, with fused attention",
+        ),
+    ]
+
+
+# Warnings
+
+
+def find_warnings(config: PretrainConfig, manifest: Manifest | None = None) -> list[str]:
+    """What is allowed but looks like a mistake; with the manifest of the shards, also what does not fit them."""
+    found = [
+        warn_generator(config),
+        warn_lr(config),
+        warn_warmup(config),
+        *([] if manifest is None else warn_shards(config, manifest)),
+    ]
+    return [warning for warning in found if warning is not None]
+
+
+def warn_generator(config: PretrainConfig) -> str | None:
+    if config.generator is None:
+        return None
+    ratio = body_flops(config.generator, config.length) / body_flops(config.discriminator, config.length)
+    if ratio <= 0.5:
+        return None
+    compared = "as large as" if ratio >= 1 else f"{ratio:.0%} of"
+    return (
+        f"the generator is {compared} the discriminator (its layers compute {ratio:.2g} times as much): replacements become too hard "
+        "to tell; a quarter to a half of the width works best (paper, figure 3)"
+    )
+
+
+def warn_lr(config: PretrainConfig) -> str | None:
+    optim = config.optim
+    usual = USUAL_LR[optim.name]
+    if optim.lr < 10 * usual:
+        return None
+    return (
+        f"optim.lr {optim.lr:g} is {optim.lr / usual:,.3g} times the {usual:g} that is usual with {optim.name}: "
+        "training is likely to diverge"
+    )
+
+
+def warn_warmup(config: PretrainConfig) -> str | None:
+    if config.optim.warmup_steps < config.steps:
+        return None
+    return (
+        f"the warm-up of {config.optim.warmup_steps:,} steps is as long as the run of {config.steps:,}: the learning rate never "
+        "reaches optim.lr; about a tenth of the run is usual"
+    )
+
+
+def warn_shards(config: PretrainConfig, manifest: Manifest) -> list[str]:
+    found = []
+    if config.discriminator.vocab_size != manifest.vocab_size:
+        found.append(
+            f"the networks have a vocabulary of {config.discriminator.vocab_size:,}, {config.data} has {manifest.vocab_size:,}: "
+            f"training takes the latter; add --vocab-size {manifest.vocab_size} to see its numbers"
+        )
+    if config.length != manifest.length:
+        found.append(
+            f"length is {config.length:,}, the rows of {config.data} have {manifest.length:,} tokens: "
+            f"training takes the latter; add --length {manifest.length} to see its numbers"
+        )
+    return found

@@ -1,0 +1,181 @@
+"""The verbs of the command line: the settings and the function of each, and how arguments become settings."""
+
+import contextlib
+import functools
+import inspect
+import io
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+from tyro.conf import Positional, arg, subcommand
+
+from electrakit.cli import printing
+from electrakit.common.errors import UserError
+from electrakit.config import corpus, finetune, outputs
+from electrakit.config.base import Settings
+from electrakit.config.presets import PRESETS
+from electrakit.config.pretrain import PretrainConfig
+
+STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
+PARTS = [entry.name for entry in fields(PretrainConfig)]
+CONFIG_HELP = (
+    "--config FILE reads settings from a JSON or YAML file, such as the config.json of a run or the manifest.json of shards; "
+    "other options take precedence."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowArguments:
+    """Print what a pretraining preset would do: networks, parameters, FLOPs, memory, warnings. Trains nothing."""
+
+    preset: Annotated[Positional[str], arg(metavar="PRESET [--setting value ...]")]
+    """`electra show --help` lists the presets, `electra show PRESET --help` the settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainArguments:
+    """Train a preset's networks on shards. A stopped run is resumed. Exit code 75: start it again to continue."""
+
+    preset: Annotated[Positional[str], arg(metavar="PRESET --data SHARDS --run RUN [--setting value ...]")]
+    """`electra pretrain --help` lists the presets, `electra pretrain PRESET --help` the settings."""
+
+
+class Verb(NamedTuple):
+    settings: type[Any]
+    run: Callable[[Any], int | None] | None = None
+    """Takes the settings and may return an exit code. None: `main` runs it, since the options depend on the preset."""
+
+
+# In the order of the walk.
+VERBS = {
+    "demo": Verb(outputs.DemoConfig, printing.run_demo),
+    "tokenizer": Verb(corpus.TokenizerConfig, printing.run_tokenizer),
+    "prepare": Verb(corpus.PrepareConfig, printing.run_prepare),
+    "doctor": Verb(corpus.DoctorConfig, printing.run_doctor),
+    "show": Verb(ShowArguments),
+    "pretrain": Verb(PretrainArguments),
+    "export": Verb(outputs.ExportConfig, printing.run_export),
+    "convert": Verb(outputs.ConvertConfig, printing.run_convert),
+    "finetune": Verb(finetune.FinetuneConfig, printing.run_finetune),
+    "predict": Verb(finetune.PredictConfig, printing.run_predict),
+    "glue": Verb(finetune.GlueConfig, printing.run_glue),
+    "search": Verb(finetune.SearchConfig, printing.run_search),
+    "report": Verb(outputs.ReportConfig, printing.run_report),
+    "play": Verb(outputs.PlayConfig, printing.run_play),
+}
+
+
+def run_verb(arguments: Sequence[str]) -> int:
+    """Read the arguments of a verb and run it: its exit code."""
+    config = parse_verb(arguments)
+    run = {verb.settings: verb.run for verb in VERBS.values()}[type(config)]
+    assert run is not None
+    return run(config) or 0
+
+
+def parse_verb(arguments: Sequence[str]) -> Any:
+    """The settings of the verb that the arguments name."""
+    path, arguments = split_config(arguments)
+    name = arguments[0] if arguments else ""
+    is_completion = name.startswith("--tyro-")
+    kinds: list[Any] = []
+    for verb, (kind, run) in VERBS.items():
+        options: dict[str, Any] = {"description": inspect.getdoc(kind)}
+        if verb == name and run is not None:
+            options["description"] += f"\n{CONFIG_HELP}"
+            options |= {} if path is None else {"default": draft(kind, settings_in(path, verb), path)}
+        kinds.append(
+            Annotated[_with_presets(kind) if is_completion and run is None else kind, subcommand(verb, **options)]
+        )
+    return parse(
+        functools.reduce(operator.or_, kinds),
+        tyro.conf.OmitSubcommandPrefixes,
+        prog="electra",
+        description=(
+            "Pretrain ELECTRA text encoders: text -> tokenizer -> shards -> pretraining -> a transformers model -> GLUE -> report."
+        ),
+        args=arguments,
+    )
+
+
+def parse(kind: Any, *style: Any, **options: Any) -> Any:
+    """tyro.cli, but settings that break a rule are a UserError, not a box of tyro's."""
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            return tyro.cli(kind, config=(*STYLE, *style), **options)
+    except ImportError as error:  # of shtab, for the completion of some shells
+        raise UserError(str(error)) from None
+    except SystemExit as stop:
+        cause: BaseException | None = stop
+        prefix = ""
+        while cause is not None:
+            if isinstance(cause, UserError):
+                raise UserError(f"{prefix}{cause}") from None
+            if (part := getattr(cause, "arg", None)) in PARTS:  # tyro's error names what it could not make
+                prefix = f"{part}."
+            cause = cause.__context__
+        sys.stderr.write(errors.getvalue())
+        raise
+
+
+def _with_presets(kind: type[Any]) -> type[Any]:
+    """The arguments of `show` and `pretrain` with all presets and their settings, for shell completion."""
+    presets: list[Any] = [
+        Annotated[PretrainConfig, subcommand(name, default=preset(), description=inspect.getdoc(preset))]
+        for name, preset in PRESETS.items()
+    ]
+    return make_dataclass(kind.__name__, [("preset", functools.reduce(operator.or_, presets))])
+
+
+# Files of settings
+
+
+def split_config(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file of `--config FILE`, wherever it stands, and the other arguments."""
+    rest = list(arguments)
+    for place, argument in enumerate(rest):
+        if argument.startswith("--config="):
+            del rest[place]
+            return Path(argument.removeprefix("--config=")), rest
+        if argument == "--config":
+            if place + 1 == len(rest):
+                raise UserError("--config needs a file, such as --config runs/mine/config.json")
+            path = Path(rest[place + 1])
+            del rest[place : place + 2]
+            return path, rest
+    return None, rest
+
+
+def settings_in(path: Path, verb: str) -> dict[str, Any]:
+    """The settings in a file, by name. The file of another verb is refused."""
+    kinds: dict[str, type[Settings]] = {name: entry.settings for name, entry in VERBS.items() if entry.run is not None}
+    kinds = {"pretrain": PretrainConfig, **kinds, "show": PretrainConfig}
+    values = {verb: kinds[verb].values_in(path)}
+    if not _has_only_fields(kinds[verb], values[verb]):
+        for other, kind in kinds.items():
+            if _has_only_fields(kind, kind.values_in(path)):
+                raise UserError(f"{path} has the settings of electra {other}, not of electra {verb}")
+    return values[verb]
+
+
+def _has_only_fields(kind: type[Settings], values: dict[str, Any]) -> bool:
+    return values.keys() <= {entry.name for entry in fields(kind)}
+
+
+def draft(kind: type[Settings], values: dict[str, Any], path: Path) -> Any:
+    """Settings that may lack required ones, and are not checked as a whole yet: the defaults of the command line."""
+    try:
+        given = kind.read_values(values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    made = object.__new__(kind)
+    for entry in fields(kind):
+        default = tyro.MISSING if entry.default is MISSING else entry.default
+        object.__setattr__(made, entry.name, given.get(entry.name, default))
+    return made

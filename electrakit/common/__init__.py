@@ -1,0 +1,1 @@
+"""What all stages share, and what imports none of them: errors, atomic writes, hashes, worker pools, progress."""

@@ -1,0 +1,109 @@
+"""Atomic writes of files and folders: after a crash or a power cut there is the old content or the new, never a part."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from electrakit.common.errors import UserError, explain_write_errors
+
+
+def atomic_write(path: Path, content: bytes, scratch: Path | None = None, *, is_shared: bool = False) -> None:
+    """Write a file. It grows in the folder `scratch`, or beside its place under a hidden name.
+
+    is_shared: other processes may write the same file at the same time. Otherwise the hidden name is always the same, so that
+    the next write takes away what a kill has left.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    process = f".{os.getpid()}" if is_shared else ""
+    temporary = scratch / f"{path.name}.tmp" if scratch else path.with_name(f".{path.name}{process}.tmp")
+    try:
+        temporary.write_bytes(content)
+        sync(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+@contextlib.contextmanager
+def atomic_folder(out: Path) -> Iterator[Path]:
+    """Yields a folder beside `out` that takes its place if the block ends well; until then the old content stays.
+
+    The caller makes sure that the old content may go. Of two processes with the same `out`, the second one is refused.
+    """
+    from safetensors import SafetensorError
+
+    place = out.resolve()  # a link keeps pointing to the same place
+    if Path.cwd().is_relative_to(place):
+        raise UserError(f"--out {out} is a folder that you are in, and would be replaced; name one inside it")
+    unfinished, replaced = (place.with_name(f".{place.name}.{what}") for what in ("unfinished", "replaced"))
+    try:
+        with explain_write_errors(out, "close other programs"), write_lock(unfinished):
+            try:
+                _clean(place, unfinished, replaced)  # after a kill
+                folder = unfinished / "folder"
+                folder.mkdir()
+                yield folder
+                put_folder(folder, place, replaced)
+            finally:
+                _clean(place, unfinished, replaced)
+                shutil.rmtree(unfinished, ignore_errors=True)
+    except SafetensorError as error:  # how it reports a full disk
+        raise UserError(f"cannot write {out}: {error}; make room and start the same command again") from None
+
+
+def _clean(place: Path, unfinished: Path, replaced: Path) -> None:
+    """Remove leftovers; the old content goes back if a kill came between the two renames of `put_folder`."""
+    if replaced.exists() and not place.exists():
+        replaced.rename(place)
+    for leftover in (unfinished / "folder", replaced):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def put_folder(folder: Path, place: Path, replaced: Path) -> None:
+    """Move a finished folder to its place, and the one that was there to `replaced`."""
+    allow_reading(folder)
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+    if place.exists():
+        place.rename(replaced)
+    folder.rename(place)
+    sync(place.parent)
+
+
+def allow_reading(folder: Path) -> None:
+    """safetensors writes files that only their owner may read; give them the rights of any other new file."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o666 & ~umask)
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or a folder's list of names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def write_lock(out: Path, flag: str = "--out") -> Iterator[None]:
+    """Let only one process write a folder. The lock ends with the process, however that ends."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / ".lock"
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have removed the file together with its folder just before we locked it.
+            is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_ours = False
+        if not is_ours:
+            raise UserError(f"another process is writing {out}; wait for it, or name another {flag}")
+        yield

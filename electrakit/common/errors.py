@@ -1,0 +1,49 @@
+"""The exception for errors that the user can fix, and helpers for its message."""
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDER_ERRORS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+}
+RESOURCE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+
+
+class UserError(ValueError):
+    """Bad input or settings. The message names the thing, its value and the way out.
+
+    The command line prints it as one line and exits with code 2; any other exception is a bug and keeps its traceback.
+    """
+
+
+def one_line(error: BaseException, max_chars: int = 300) -> str:
+    """An exception's message as one line; its type where it has no message."""
+    return " ".join(str(error).split())[:max_chars] or type(error).__name__
+
+
+def first_line(error: BaseException, max_chars: int = 300) -> str:
+    """The first line of a message whose other lines are details."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:max_chars]
+
+
+@contextlib.contextmanager
+def explain_write_errors(out: Path, relief: str = "use fewer --workers") -> Iterator[None]:
+    """While `out` is written: turn a full disk, a read-only folder and the like into a UserError.
+
+    relief: what to do when there are too many processes or open files.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # not about the folder: the reader of our output has gone
+    except OSError as error:
+        if error.errno in FOLDER_ERRORS:
+            what, way_out = f"cannot write {error.filename or out}: {error.strerror}", "mend that and start"
+        elif error.errno in RESOURCE_ERRORS:
+            what, way_out = f"stopped by the system: {error.strerror}", f"{relief} and start"
+        else:
+            what, way_out = f"stopped by the system: {error}", "mend that and start"
+        raise UserError(f"{what}; {way_out} the same command again") from None

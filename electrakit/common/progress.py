@@ -1,0 +1,116 @@
+"""Shows progress: a live bar on a terminal, a plain line every few seconds in a log file."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+SECONDS_BETWEEN_LINES = 10.0
+
+console = Console(stderr=True, highlight=False)
+"""Messages go to standard error, so that standard output stays free for results."""
+
+Update = Callable[[int], None]
+
+
+@contextmanager
+def progress(
+    title: str,
+    total: int | None,
+    *,
+    unit: str = "MB",
+    scale: float = 1e6,
+    screen: Console = console,
+    seconds_between_lines: float = SECONDS_BETWEEN_LINES,
+    silent_below: int = 0,
+) -> Iterator[Update]:
+    """Yields `update(done)`: `done` out of `total`, shown divided by `scale` in `unit`, with rate and time left.
+
+    Without a total: amount and rate only. A total below `silent_below` is not shown. After an exception nothing is called done.
+    """
+    pace = _Pace(unit, scale)
+    if total is not None and total < silent_below:
+        yield pace.update
+    elif screen.is_terminal:
+        with _bar(title, total or None, pace, screen) as update:
+            yield update
+    else:
+        yield _lines(title, total or None, pace, screen, seconds_between_lines)
+        if pace.done is not None:
+            seconds = time.monotonic() - pace.started
+            screen.print(f"{title}: done, {pace.amount(pace.done)} in {seconds:,.0f} s", markup=False, soft_wrap=True)
+
+
+class _Pace:
+    """The rate since the first update: what an earlier start had done does not count."""
+
+    def __init__(self, unit: str, scale: float) -> None:
+        self.unit, self.scale = unit, scale
+        self.started = self.first_time = time.monotonic()
+        self.first_done = 0
+        self.done: int | None = None
+
+    def update(self, done: int) -> None:
+        if self.done is None:
+            self.first_time, self.first_done = time.monotonic(), done
+        self.done = done
+
+    def amount(self, done: float) -> str:
+        return f"{done / self.scale:,.1f} {self.unit}"
+
+    @property
+    def per_second(self) -> float:
+        return ((self.done or 0) - self.first_done) / max(1e-3, time.monotonic() - self.first_time)
+
+    @property
+    def rate(self) -> str:
+        return f"{self.amount(self.per_second)}/s" if self.per_second else ""
+
+
+@contextmanager
+def _bar(title: str, total: int | None, pace: _Pace, screen: Console) -> Iterator[Update]:
+    share: tuple[ProgressColumn, ...] = (BarColumn(bar_width=30), TaskProgressColumn(show_speed=False))
+    left: tuple[ProgressColumn, ...] = (TextColumn("left"), TimeRemainingColumn())
+    if total is None:  # the amount in place of the share
+        share, left = (SpinnerColumn(), TextColumn("{task.fields[amount]}")), ()
+    rate = TextColumn("{task.fields[rate]}")
+    columns = (TextColumn("[bold]{task.description}"), *share, rate, TimeElapsedColumn(), *left)
+    with Progress(*columns, console=screen, refresh_per_second=5) as bar:
+        task = bar.add_task(title, total=total, rate="", amount="")
+
+        def update(done: int) -> None:
+            pace.update(done)
+            bar.update(task, completed=done, rate=pace.rate, amount=pace.amount(done))
+
+        yield update
+        if total is not None:
+            bar.update(task, completed=total)
+
+
+def _lines(title: str, total: int | None, pace: _Pace, screen: Console, seconds_between_lines: float) -> Update:
+    last = time.monotonic()
+
+    def update(done: int) -> None:
+        nonlocal last
+        pace.update(done)
+        if time.monotonic() - last < seconds_between_lines or not pace.per_second:
+            return
+        last = time.monotonic()
+        parts = [f"{title}: {pace.amount(done)}", pace.rate]
+        if total:
+            parts[0] += f" of {pace.amount(total)}"
+            parts.append(f"{max(0, total - done) / pace.per_second:,.0f} s left")
+        screen.print(", ".join(parts), markup=False, soft_wrap=True)
+
+    return update

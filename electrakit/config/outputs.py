@@ -1,0 +1,111 @@
+"""The settings of export, convert, report, play and demo."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from electrakit.common.errors import UserError
+from electrakit.config.base import VerbSettings, check_positive, one_or_more
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig(VerbSettings):
+    """Write a run's model as a transformers folder: weights, tokenizer and model card, and the generator beside it."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """A run folder, or one of its checkpoints."""
+    out: Path
+    """Folder to write."""
+    checkpoint: str = "last"
+    """`last`, `best` (by the loss on the valid split), or a step."""
+    glue: Path | None = None
+    """Output folder of `electra glue` whose table goes into the card; by default `glue` in the run folder, if it exists."""
+    licence: Annotated[str | None, arg(aliases=["--license"])] = None
+    """Licence in the card, as the Hub spells it, for instance `apache-2.0`; without one the card says that it is missing."""
+    onnx: bool = False
+    """Write ONNX files too, fp32 and int8 (needs the `onnx` extra)."""
+    push: str | None = None
+    """Also upload it to the Hugging Face Hub under this name, for instance `me/electra-small-mine`."""
+    private: bool = False
+    """With --push: make the repository private."""
+    dry_run: bool = False
+    """With --push: write and check everything, list what would be uploaded, upload nothing."""
+
+    def check(self) -> None:
+        if self.push is None and (self.dry_run or self.private):
+            name = "--dry-run" if self.dry_run else "--private"
+            raise UserError(f"{name} goes with --push NAME: add it, or leave this out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertConfig(VerbSettings):
+    """Convert a TensorFlow checkpoint of google-research/electra to a transformers model, without TensorFlow."""
+
+    checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")]
+    """The folder of the checkpoint, or its prefix (the name before `.index`)."""
+    out: Path
+    """Folder to write: the discriminator, and `generator/` inside."""
+    vocab: Path | None = None
+    """vocab.txt; by default the one beside the checkpoint."""
+    num_heads: int | None = None
+    """Attention heads of the discriminator, which the checkpoint does not hold; by default hidden size / 64, as in all released ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig(VerbSettings):
+    """Write one HTML file about runs: curves, validation, GLUE, settings, findings of the doctor."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")] = (
+        one_or_more()
+    )
+    """Run folders; the curves of several are drawn together."""
+    out: Path = Path("report.html")
+    """File to write; PNGs of the curves go into a folder of the same name beside it."""
+    live: bool = False
+    """Update it while training continues; an open page reloads itself."""
+    every: float = 30.0
+    """With --live: seconds between two updates."""
+    png: bool = True
+    """PNGs of the curves, as for a paper."""
+
+    def check(self) -> None:
+        if not self.runs:
+            raise UserError("no run is named; name one or more folders that electra pretrain wrote (its --run)")
+        check_positive(self.values("every"), "it is the seconds between two updates")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayConfig(VerbSettings):
+    """Serve a web page to try models: which tokens look replaced, what the generator predicts, and the training game."""
+
+    models: Annotated[Positional[tuple[str, ...]], arg(metavar="MODEL [MODEL]", help_behavior_hint="(required)")] = (
+        one_or_more()
+    )
+    """One or two exported folders, checkpoints, runs, or transformers models; two are shown side by side."""
+    generator: str | None = None
+    """Another generator, for discriminators that have none beside them."""
+    host: str = "127.0.0.1"
+    """Address to listen on; any other than the default lets other machines connect."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    browser: bool = False
+    """Open the page in a browser."""
+
+    def check(self) -> None:
+        if not 1 <= len(self.models) <= 2:
+            what = f"{len(self.models)} models are named" if self.models else "no model is named"
+            raise UserError(f"{what}; name one, as electra play hf/mine, or two to see them side by side")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoConfig(VerbSettings):
+    """The whole walk in minutes, offline, on a CPU: built-in text, tokenizer, shards, pretraining, export, report."""
+
+    out: Path = Path("demo")
+    """Folder to write."""
+    budget: str = "5m"
+    """Time for the training."""
+    workers: int | None = None
+    """Number of worker processes; by default one per core."""

@@ -1,0 +1,302 @@
+"""The settings of a pretraining run."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from electrakit.common.errors import UserError
+from electrakit.config.base import Settings, check_at_least, check_below_one, check_positive, check_rates, may_change
+from electrakit.config.network import NetworkConfig
+
+Share = Literal["nothing", "embeddings", "encoder"]
+ObjectiveKind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]
+Optimizer = Literal["official_adam", "adamw", "lamb", "muon"]
+Schedule = Literal["official", "linear", "cosine", "cosine_restarts", "constant"]
+Precision = Literal["auto", "fp32", "bf16"]
+
+DISC_WEIGHTS = {"electra": 50.0, "replace_mlm": 1.0, "all_tokens_mlm": 7.0}
+"""Of the discriminator's loss beside the generator's, by kind of objective. The first is the paper's; it gives none for the others."""
+
+
+def max_chosen(num_tokens: int, rate: float) -> int:
+    """K, the most positions chosen in a row of T tokens: 19 for 128 tokens at .15."""
+    return min(num_tokens, max(1, int((rate + 0.005) * num_tokens)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig(Settings):
+    """The training objective. The defaults are ELECTRA's."""
+
+    kind: ObjectiveKind = "electra"
+    """`electra`: replaced token detection; `mlm`: BERT's objective; `replace_mlm` and `all_tokens_mlm`: the paper's two in between."""
+    mask_prob: float = 0.15
+    """Share of a row's real tokens that is chosen for masking."""
+    replace_prob: float = 0.85
+    """Share of the chosen tokens that the generator sees as [MASK]; the others it sees as they are."""
+    scheme: Literal["bert", "electra"] = "bert"
+    """The input of `mlm` at the chosen tokens. bert: 80 % [MASK], 10 % random, 10 % unchanged; electra: 85 % [MASK], 15 % unchanged."""
+    temperature: float = 1.0
+    """Temperature at which replacements are sampled from the generator."""
+    disallow_correct: bool = False
+    """Never sample the original token as its own replacement."""
+    loss_on: Literal["all", "masked"] = "all"
+    """Where the discriminator's loss is computed: at all real tokens, or (ELECTRA 15 %) at the chosen ones only."""
+    gen_weight: float = 1.0
+    """Weight of the generator's loss."""
+    disc_weight: float | None = None
+    """Weight of the discriminator's loss. None: 50 for electra, 1 for replace_mlm, 7 for all_tokens_mlm."""
+    official: bool = False
+    """Choose positions with replacement, as google-research/electra does (about 8 % fewer are masked); for comparison."""
+    whole_words: bool = False
+    """Choose whole words instead of single tokens."""
+
+    def check(self) -> None:
+        check_mask_prob(self.mask_prob)
+        check_rates(self.values("replace_prob"))
+        check_temperature(self.temperature)
+        check_loss_weights(self.gen_weight, self.resolved_disc_weight)
+        check_whole_words(self.whole_words, self.official)
+
+    @property
+    def resolved_disc_weight(self) -> float:
+        """The weight that is used: as set, or that of the kind."""
+        return DISC_WEIGHTS.get(self.kind, 0.0) if self.disc_weight is None else self.disc_weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig(Settings):
+    """The optimizer and its learning rate schedule. The defaults are ELECTRA-small's."""
+
+    name: Optimizer = "official_adam"
+    """`official_adam` has no bias correction; `lamb` scales the step of each layer; `muon` orthogonalises that of matrices (else AdamW)."""
+    lr: float = 5e-4
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the two moving averages of the gradient."""
+    eps: float = 1e-6
+    """Added to the denominator for numerical stability."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay of all weights but biases and norms."""
+    max_grad_norm: float | None = 1.0
+    """Gradients are clipped to this norm. None: no clipping."""
+    schedule: Schedule = "official"
+    """Decay of the learning rate after the warm-up; `official` is linear and decays during the warm-up too."""
+    warmup_steps: int = 10_000
+    """Steps in which the learning rate rises linearly from 0."""
+    num_cycles: int = 4
+    """Number of cycles of `cosine_restarts`."""
+
+    def check(self) -> None:
+        check_positive(self.values("lr", "eps"))
+        check_rates(self.values("weight_decay"))
+        for beta in self.betas:
+            check_below_one({"betas": beta})
+        check_positive(self.values("max_grad_norm"), "None switches it off")
+        check_at_least(0, self.values("warmup_steps"))
+        check_at_least(1, self.values("num_cycles"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig(Settings):
+    """One pretraining run. The defaults are ELECTRA-small's; the functions of electrakit.config.presets are the way to make one."""
+
+    data: Path | None = may_change(None)
+    """Folder of shards, made by electra prepare."""
+    run: Path | None = may_change(None)
+    """Folder to write. A run that was started there is resumed."""
+    steps: int = may_change(1_000_000)
+    """Optimizer steps. With a budget, the clock decides instead."""
+    batch_size: int = 128
+    """Rows of an optimizer step, over all processes."""
+    micro_batch: int | None = may_change(None)
+    """Rows that a process computes at a time; gradients are accumulated. None: as many as fit into memory."""
+    length: int = 128
+    """Tokens in a row, [CLS] and [SEP] included; must be that of the shards."""
+    seed: int = 0
+    """Seed of the initial weights, the order of the rows, and the masking."""
+    discriminator: NetworkConfig = field(default_factory=NetworkConfig)
+    """The network that is kept. With objective `mlm` it is the masked language model itself."""
+    generator: NetworkConfig | None = field(
+        default_factory=lambda: NetworkConfig(hidden_size=64, ffn_size=256, num_heads=1)
+    )
+    """The network that samples replacements. None: they are drawn uniformly; `mlm` has none."""
+    share: Share = "embeddings"
+    """Which weights the two networks share."""
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    """The training objective."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """The optimizer."""
+    precision: Precision = "auto"
+    """Precision of matrix products. auto: bf16 where the hardware supports it, else fp32. Weights and optimizer state are in fp32."""
+    deterministic: bool = may_change(False)
+    """On a GPU: use deterministic operations only, some of which are slower. On a CPU all are deterministic."""
+    compile: bool = may_change(False)
+    """Compile the step (torch.compile): minutes at the start, faster steps. On a GPU, long runs do so anyway; a CPU has kernels instead."""
+    plain: bool = may_change(False)
+    """Switch off kernels, compiler and bf16, for comparison."""
+    log_every: int = may_change(100)
+    """Steps between two lines of the log."""
+    valid_every: int = may_change(5_000)
+    """Steps between two validations."""
+    save_every: int = may_change(5_000)
+    """Steps between two checkpoints."""
+    budget: str | None = may_change(None)
+    """Wall-clock time such as 30m, 8h or 2d: the learning rate falls with the clock, and the run ends in time. None: it ends by steps."""
+    valid_rows: int = 1024
+    """Rows of the valid split in a validation, always the same ones."""
+    keep_last: int = may_change(2)
+    """Number of the newest checkpoints to keep."""
+    keep_at: tuple[str, ...] = may_change(())
+    """Checkpoints that are never removed, as parts of the run: 6.25% 12.5% 25% 50% 100%."""
+    on_checkpoint: str | None = may_change(None)
+    """A shell command to run after each checkpoint; {path} in it is the checkpoint's folder."""
+    init_discriminator: str | None = None
+    """Start from these weights: a transformers folder, or a name on the Hugging Face hub. Its sizes replace the preset's."""
+    init_generator: str | None = None
+    """The same for the generator."""
+    recompute: bool = may_change(False)
+    """Gradient checkpointing: activations are recomputed instead of kept. Slower, but needs less memory."""
+    fsdp: bool = may_change(False)
+    """With several processes: shard weights and optimizer state (FSDP2). For networks that do not fit into one GPU."""
+    wandb: str | None = may_change(None)
+    """Log to this Weights & Biases project too; needs pip install 'electrakit[wandb]'."""
+
+    def check(self) -> None:
+        counts = "steps batch_size micro_batch length log_every valid_every save_every valid_rows keep_last"
+        check_positive(self.values(*counts.split()))
+        if self.plain and self.compile:
+            raise UserError("plain switches the compiler off, compile asks for it: leave one out")
+        budget, milestones = self.budget_seconds, self.milestones  # both are read: a mistake in either is an error
+        if budget is not None and milestones:
+            raise UserError(
+                f"keep_at {self.keep_at[0]} is a part of the steps, but a run with a budget ends by the clock; leave one out"
+            )
+        if self.fsdp and self.optim.name in ("lamb", "muon"):
+            raise UserError(
+                f"fsdp shards matrices, optim.name={self.optim.name!r} needs full ones; use adamw or official_adam"
+            )
+        if self.objective.kind == "mlm" and self.generator is not None:
+            raise UserError("objective.kind='mlm' has one network, the discriminator's: set generator to None")
+        for name, network in self.networks.items():
+            if self.length > network.max_length:
+                raise UserError(
+                    f"length {self.length} is more than {name}.max_length {network.max_length}: "
+                    "shorten the rows, or raise it in both networks"
+                )
+        if self.generator is not None:
+            self._check_pair(self.generator, self.discriminator)
+
+    def _check_pair(self, generator: NetworkConfig, discriminator: NetworkConfig) -> None:
+        """Everything that building the networks and tying them would refuse."""
+        for name in ("vocab_size", "pad_token_id", "sep_token_id"):
+            ours, theirs = getattr(generator, name), getattr(discriminator, name)
+            if None not in (ours, theirs) and ours != theirs:
+                raise UserError(
+                    f"generator.{name} is {ours}, discriminator.{name} {theirs}: both networks read the same rows; make them equal"
+                )
+        is_one_body = generator.body == discriminator.body
+        must_agree: dict[str, list[str]] = {
+            "nothing": [],
+            "embeddings": ["embedding_size", *(["max_length"] if is_one_body and generator.body != "modern" else [])],
+            "encoder": ["body", *ENCODER_SIZES, *(["num_layers"] if generator.body != "albert" else [])],
+        }
+        what = "the encoder" if self.share == "encoder" else "embeddings"
+        way_out = "embeddings" if self.share == "encoder" else "nothing"
+        for name in must_agree[self.share]:
+            ours, theirs = getattr(generator, name), getattr(discriminator, name)
+            if ours != theirs:
+                raise UserError(
+                    f"cannot share {what}: generator.{name} is {ours}, discriminator.{name} {theirs}; "
+                    f"make them equal or use share='{way_out}'"
+                )
+
+    @classmethod
+    def unwrap(cls, content: Any, path: Path) -> Any:
+        """The config.json of a run also describes its data."""
+        is_run = isinstance(content, dict) and content.keys() >= {"settings", "data", "processes"}
+        return content["settings"] if is_run else content
+
+    @property
+    def networks(self) -> dict[str, NetworkConfig]:
+        """By the name of their field, those that there are."""
+        pair = {"generator": self.generator, "discriminator": self.discriminator}
+        return {name: network for name, network in pair.items() if network is not None}
+
+    @property
+    def budget_seconds(self) -> float | None:
+        """The budget as a number."""
+        if self.budget is None:
+            return None
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smhd])", self.budget)
+        if match is None or not float(match[1]):
+            raise UserError(f"budget is {self.budget!r}; write a number and s, m, h or d, such as 30m")
+        return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+    @property
+    def milestones(self) -> list[int]:
+        """The steps of keep_at."""
+        steps = []
+        for part in self.keep_at:
+            match = re.fullmatch(r"(\d+(?:\.\d+)?)%", part)
+            if match is None or not 0 < float(match[1]) <= 100:
+                raise UserError(f"keep_at has {part!r}; write parts of the run such as 6.25% or 100%")
+            steps.append(max(1, round(self.steps * float(match[1]) / 100)))
+        return steps
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens seen in the whole run, padding included."""
+        return self.steps * self.batch_size * self.length
+
+
+ENCODER_SIZES = ("hidden_size", "ffn_size", "num_heads", "embedding_size", "max_length", "rotary_base")
+"""What twins that share an encoder have in common, besides its depth. (ALBERT's layers are one, used any number of times.)"""
+
+
+# Rules that the objectives share
+
+
+def check_mask_prob(mask_prob: float) -> None:
+    check_rates({"mask_prob": mask_prob})
+    if mask_prob == 0:
+        raise UserError("mask_prob is 0: nothing would be learned; the paper has 0.15")
+
+
+def check_temperature(temperature: float) -> None:
+    check_positive({"temperature": temperature}, "1 is the paper's")
+
+
+def check_loss_weights(gen_weight: float, disc_weight: float) -> None:
+    if min(gen_weight, disc_weight) < 0:
+        raise UserError(f"gen_weight {gen_weight} and disc_weight {disc_weight} must not be negative")
+
+
+def check_whole_words(has_whole_words: bool, official: bool) -> None:
+    if has_whole_words and official:
+        raise UserError("official=True chooses tokens one by one: drop it, or the choice of whole words")
+
+
+# Changes
+
+
+def override(config: PretrainConfig, *changes: Mapping[str, Any]) -> PretrainConfig:
+    """The config with changes by field name, one set after the other; those of a part as a dict: `{"optim": {"lr": 1e-3}}`.
+
+    One name more than the fields is known: `vocab_size`, which both networks must have in common.
+    """
+    for change in changes:
+        nested = {name: value for name, value in change.items() if name != "vocab_size"}
+        if "vocab_size" in change:
+            for name in config.networks:
+                if isinstance(given := nested.get(name, {}), Mapping):
+                    nested[name] = {"vocab_size": change["vocab_size"], **given}
+        config = config.changed(**nested)
+    return config
+
+
+def with_special_ids(config: PretrainConfig, special_ids: Mapping[str, int]) -> PretrainConfig:
+    """The config for rows with these ids of [PAD] and [SEP], as the manifest of the shards names them."""
+    ids = {"pad_token_id": special_ids["pad"], "sep_token_id": special_ids["sep"]}
+    return override(config, dict.fromkeys(config.networks, ids))

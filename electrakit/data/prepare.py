@@ -1,0 +1,211 @@
+"""Prepares a folder of shards from text: train/valid/test-*.bin, manifest.json and the tokenizer; the same bytes every time.
+
+Workers turn batches of documents into rows, this process appends them in order; see shard_writer.py for the files.
+"""
+
+import contextlib
+import copy
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from electrakit.common.atomic import write_lock
+from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.progress import console
+from electrakit.config.corpus import SHARDS_MANIFEST, Engine, PrepareConfig, RowStyle, SourceFormat, Splitting
+from electrakit.data.corpus import Selection, map_corpus, print_notes, require_documents
+from electrakit.data.encode import Encoder
+from electrakit.data.encode_fast import slow_path_notice
+from electrakit.data.manifest import (
+    PREPARE_AGAIN,
+    Plan,
+    check_files,
+    make_plan,
+    read_manifest,
+    refuse_changed,
+    refuse_other,
+)
+from electrakit.data.read.formats import Document
+from electrakit.data.read.notes import Notes
+from electrakit.data.read.sources import CorpusInput, find_inputs
+from electrakit.data.rows import pack
+from electrakit.data.shard_writer import (
+    SKIPPED,
+    ShardFolder,
+    SplitRows,
+    has_progress,
+    has_tokenizer,
+    is_ours,
+    remove_progress,
+)
+from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
+
+
+def prepare(
+    inputs: Iterable[str | Path],
+    *,
+    tokenizer: str | Path,
+    out: str | Path,
+    length: int = 128,
+    rows: RowStyle = "full",
+    valid: float = 0.01,
+    test: float = 0.0,
+    seed: int = 0,
+    shard_mb: int = 256,
+    source: SourceFormat | None = None,
+    documents: Splitting = "blank",
+    field: str = "text",
+    encoding: str | None = None,
+    min_words: int = 0,
+    dedupe: bool = False,
+    limit: int | None = None,
+    workers: int | None = None,
+    engine: Engine = "local",
+) -> Path:
+    """Turn text into shards in the folder `out`; PrepareConfig explains the settings. Resumes where a killed call stopped."""
+    return _prepare(PrepareConfig(**locals()))
+
+
+def _prepare(config: PrepareConfig) -> Path:
+    tokenizer = load_tokenizer(config.tokenizer)
+    notes = Notes()
+    sources = [one for one in find_inputs(config, notes) if not is_ours(one.path, config.out)]
+    plan = make_plan(config, tokenizer, sources)
+    if _is_finished(config.out, plan) and not has_progress(config.out):
+        return _report_finished(config.out, tokenizer)
+    with explain_write_errors(config.out), write_lock(config.out):
+        if _is_finished(
+            config.out, plan
+        ):  # by a process that held the lock until now, or that was killed at the very end
+            remove_progress(config.out)
+            return _report_finished(config.out, tokenizer)
+        try:
+            folder = _fill(config, tokenizer, plan, sources, notes)
+        except _TokieDiffers as difference:
+            if plan.read_once:
+                raise UserError(
+                    f"{difference}. All must be made anew, but {plan.read_once[0]} can be read only once: write that "
+                    "text to a file and prepare that, or uninstall tokie; remove the folder or name another --out"
+                ) from None
+            warning = f"{difference}. All is made anew, without tokie."
+            console.print(warning, style="yellow", markup=False, soft_wrap=True)
+            folder = _fill(config, tokenizer, plan, sources, notes, fast=False)
+    print_notes(folder.notes, config.out / SKIPPED)
+    return config.out
+
+
+def _fill(
+    config: PrepareConfig,
+    tokenizer: TokenizerFiles,
+    plan: Plan,
+    sources: list[CorpusInput],
+    notes: Notes,
+    fast: bool = True,
+) -> ShardFolder:
+    """All of the corpus into the folder; `fast=False` starts from the beginning, whatever is there."""
+    with contextlib.ExitStack() as closing:
+        folder = closing.enter_context(
+            contextlib.closing(ShardFolder(config, tokenizer, plan, copy.deepcopy(notes), fast))
+        )
+        selection = Selection(config, folder.num_documents, folder.seen)
+        task = PackingTask(str(config.out / "tokenizer"), config, folder.dtype, folder.fast)
+        remarks = [tokenizer.remark, slow_path_notice(tokenizer.json) if folder.fast else ""]
+        if folder.next_position[0] < len(sources):
+            batches = map_corpus(config, sources, functools.partial(build, task), "preparing", folder.next_position)
+            for batch in closing.enter_context(contextlib.closing(batches)):
+                if batch.value.warnings:
+                    raise _TokieDiffers(batch.value.warnings[0])
+                folder.add(batch, selection.choose(batch))
+                while remarks and folder.num_rows:  # not before: an error is one line
+                    if remark := remarks.pop(0):
+                        console.print(remark, markup=False, soft_wrap=True)
+                if selection.is_full:
+                    break
+                if batch.is_last:  # here, so that a stage without a result does not end with "done"
+                    require_documents(folder.num_rows, folder.notes, config)
+                folder.save_if_due()
+            folder.next_position = (len(sources), 0)
+            folder.save()
+        require_documents(folder.num_rows, folder.notes, config)
+        refuse_changed(plan, sources, config.out)
+        folder.finish()
+    return folder
+
+
+class _TokieDiffers(Exception):
+    """The audit has found a difference: ids that were written earlier and not audited may be wrong too."""
+
+
+# --- text to rows, in the workers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PackingTask:
+    """What a worker needs to know."""
+
+    tokenizer: str
+    config: PrepareConfig
+    dtype: str
+    fast: bool = True
+
+
+def build(task: PackingTask, documents: list[Document], identities: np.ndarray) -> SplitRows:
+    """Documents in, rows out: what the workers do."""
+    encoder, special_ids = _encoder(task.tokenizer, task.fast)
+    ids, line_lengths = encoder.encode([line for document in documents for line in document.lines])
+    rows = pack(
+        ids,
+        line_lengths,
+        np.array([len(document.lines) for document in documents], np.int64),
+        identities,
+        style=task.config.rows,
+        length=task.config.length,
+        special_ids=special_ids,
+        seed=task.config.seed,
+        dtype=task.dtype,
+    )
+    warnings, encoder.warnings = encoder.warnings, []
+    return SplitRows(rows, choose_splits(identities, task.config.valid, task.config.test), warnings)
+
+
+def choose_splits(identities: np.ndarray, valid: float, test: float) -> np.ndarray:
+    """0 for train, 1 for valid, 2 for test: decided by a document's content alone, so copies stay together.
+
+    Valid is taken from one end and test from the other: a larger share moves documents out of train and nowhere else.
+    """
+    position = (identities >> np.uint64(11)) / 2**53
+    return np.where(position < valid, 1, np.where(position >= 1 - test, 2, 0))
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(folder: str, fast: bool) -> tuple[Encoder, dict[str, int]]:
+    tokenizer = load_tokenizer(folder)
+    return Encoder(tokenizer.json, fast), tokenizer.special_ids
+
+
+# --- what is there already -------------------------------------------------------------------------------------------
+
+
+def _is_finished(out: Path, plan: Plan) -> bool:
+    if not (out / SHARDS_MANIFEST).exists():
+        return False
+    refuse_other(read_manifest(out).plan, plan.entry, plan, out)
+    if plan.read_once:
+        raise UserError(
+            f"{out} is finished, but it is not known whether {plan.read_once[0]} (standard input, or a pipe) "
+            "is the same text as then; name another --out"
+        )
+    return True
+
+
+def _report_finished(out: Path, tokenizer: TokenizerFiles) -> Path:
+    """Report a finished folder after checking every byte of it; damage is an error."""
+    manifest = read_manifest(out)
+    num_rows = check_files(out, manifest)
+    if not has_tokenizer(out, tokenizer):
+        raise UserError(f"{out / 'tokenizer'} is not the tokenizer that made these shards: {PREPARE_AGAIN}")
+    console.print(f"{out} is finished already: {num_rows:,} rows. Nothing to do.", markup=False, soft_wrap=True)
+    return out

@@ -1,0 +1,388 @@
+"""Writes a shards folder: files that grow, and progress files that let a killed call resume at any moment.
+
+Now and then the shard files are synced, and `.prepare/progress.json` records how much of them counts; a start after a kill
+cuts the files back to that and continues. `manifest.json` is written last: a folder without it is not finished.
+"""
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from electrakit import __version__
+from electrakit.common.atomic import atomic_write
+from electrakit.common.errors import UserError
+from electrakit.common.hashing import hash_file
+from electrakit.common.json_files import write_json
+from electrakit.common.progress import console
+from electrakit.config.corpus import SHARDS_MANIFEST, PrepareConfig
+from electrakit.data.corpus import BatchResult
+from electrakit.data.manifest import SOURCES, Manifest, ManifestSplit, Plan, ShardFile, refuse_other
+from electrakit.data.read.notes import Notes
+from electrakit.data.rows import COUNTS, DocumentCounts, Rows
+from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
+
+SPLITS = ("train", "valid", "test")
+SKIPPED = "skipped.jsonl"
+PROGRESS_FOLDER = ".prepare"
+SHARD = re.compile(r"(train|valid|test)-[0-9]{5}\.bin(\.partial)?")
+ATOMIC_FILES = ("plan.json", "progress.json", SHARDS_MANIFEST, SOURCES, SKIPPED)  # written under a temporary name first
+NUM_PLACES = 5  # of each note in the manifest; skipped.jsonl has more
+OUR_FILES = re.compile(
+    rf"{SHARD.pattern}|manifest\.json|(sources|skipped)\.jsonl|\.lock|tokenizer/(tokenizer\.json|tokenizer_config\.json|vocab\.txt)"
+    r"|\.prepare/(plan\.json|progress\.json|seen\.bin|[a-z.]+\.tmp)"
+)
+MAX_SAVING_SHARE = 0.005  # of the time: on most disks, a kill then costs a second or two of work
+
+
+@dataclass
+class SplitRows:
+    """The rows of a batch of documents, and the split of each document."""
+
+    rows: Rows
+    splits: np.ndarray  # of each document: an index of SPLITS
+    warnings: list[str]  # differences between tokie and tokenizers
+
+
+@dataclass
+class WrittenFiles:
+    """The files of one split so far."""
+
+    finished: list[ShardFile] = field(default_factory=list)
+    num_rows: int = 0  # how much of the file that grows counts
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> "WrittenFiles":
+        finished = [ShardFile(str(one["name"]), int(one["rows"]), one["xxh3_128"]) for one in saved["finished"]]
+        return cls(finished, int(saved["num_rows"]))
+
+
+class ShardFolder:
+    """The growing shards, and in `.prepare` the progress files, which are removed at the end: `plan.json` has what decides
+    the shards' bytes, `progress.json` how much of the shards counts, `seen.bin` the documents that --dedupe has seen.
+    """
+
+    def __init__(
+        self, config: PrepareConfig, tokenizer: TokenizerFiles, plan: Plan, notes: Notes, fast: bool = True
+    ) -> None:
+        """Resumes where progress.json ends; with `fast=False`, starts from the beginning."""
+        self.config, self.tokenizer, self.plan = config, tokenizer, plan
+        self.path = config.out
+        self.progress_folder = config.out / PROGRESS_FOLDER
+        self.fast = fast
+        self.vocab_size = len(tokenizer.vocabulary)
+        self.dtype = "uint16" if self.vocab_size <= 65_535 else "uint32"
+        self.next_position = (0, 0)  # where the next batch of the corpus starts
+        self.notes = notes
+        self.counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+        self.num_seen = 0
+        self.next_save = time.monotonic()
+        files = (self._resume() if fast else None) or self._start()
+        atomic_write(self.path / SOURCES, plan.sources_jsonl, self.progress_folder)
+        self.writers = {
+            split: ShardWriter(self.path, split, config.length, np.dtype(self.dtype), config.shard_mb, files[split])
+            for split in SPLITS
+        }
+        self.seen = self._load_seen() if config.dedupe else None
+
+    @property
+    def num_documents(self) -> int:
+        return sum(counts["documents"] for counts in self.counts.values())
+
+    @property
+    def num_rows(self) -> int:
+        return sum(counts["rows"] for counts in self.counts.values())
+
+    def _resume(self) -> dict[str, WrittenFiles] | None:
+        """What an earlier call has written, if it has saved any rows."""
+        saved = self._read("progress.json")
+        if saved is None:
+            self._check_is_ours()
+            return None
+        with self._damage_is_an_error("progress.json"):
+            counts = {split: Counter[str](saved["counts"][split]) for split in SPLITS}
+            first, second = map(int, saved["after"])
+            notes, fast, num_seen = Notes.from_json(saved["notes"]), bool(saved["fast"]), int(saved["num_seen"])
+            files = {split: WrittenFiles.from_json(saved["files"][split]) for split in SPLITS}
+            if not sum(number["rows"] for number in counts.values()):
+                return None
+        before = self._read("plan.json")
+        refuse_other(before or {}, {**self.plan.entry, "electrakit": __version__}, self.plan, self.path)
+        if self.plan.read_once:
+            raise UserError(
+                f"{self.path} is unfinished, and what came from {self.plan.read_once[0]} (standard input, or a pipe) "
+                "cannot be read again; remove the folder and start again, or name another --out"
+            )
+        self.next_position, self.notes, self.counts, self.num_seen, self.fast = (
+            (first, second),
+            notes,
+            counts,
+            num_seen,
+            fast,
+        )
+        console.print(f"Resuming after {self.num_rows:,} rows.")
+        return files
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.progress_folder / name
+        if not path.exists():
+            return None
+        with self._damage_is_an_error(name):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(content, dict):
+                raise TypeError(f"a {type(content).__name__}")
+        return content
+
+    @contextlib.contextmanager
+    def _damage_is_an_error(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(
+                f"{self.progress_folder / name} is damaged, or not ours ({error}); "
+                "remove the folder and start again, or name another --out"
+            ) from None
+
+    def _check_is_ours(self) -> None:
+        """Never overwrite what another program, or another run, has made."""
+        lists = (SOURCES, SKIPPED)
+        foreign = [one.name for one in self.path.iterdir() if SHARD.fullmatch(one.name) or one.name in lists]
+        tokenizer = self.path / "tokenizer"
+        if tokenizer.exists() and not has_tokenizer(self.path, self.tokenizer):
+            foreign.append(tokenizer.name)
+        if foreign:
+            raise UserError(f"{self.path} holds {sorted(foreign)[0]} of something else; name another --out")
+
+    def _start(self) -> dict[str, WrittenFiles]:
+        files = {split: WrittenFiles() for split in SPLITS}
+        self.next_position, self.num_seen = (0, 0), 0
+        self.progress_folder.mkdir(exist_ok=True)
+        self._write_json(self.progress_folder / "plan.json", {**self.plan.entry, "electrakit": __version__})
+        self._write_progress(files)  # from now on, what is in the folder is ours
+        if not has_tokenizer(self.path, self.tokenizer):
+            self.tokenizer.for_length(self.config.length).save(self.path / "tokenizer")
+        return files
+
+    def _load_seen(self) -> np.ndarray:
+        """The hashes of the documents that --dedupe has seen so far."""
+        path = self.progress_folder / "seen.bin"
+        with path.open("ab") as file:
+            if file.tell() < 8 * self.num_seen:
+                raise UserError(f"{path} is shorter than it was left; remove the folder and start again")
+            file.truncate(8 * self.num_seen)
+        self.seen_file = path.open("ab", buffering=0)
+        return np.fromfile(path, np.uint64)
+
+    def add(self, batch: BatchResult[SplitRows], chosen: np.ndarray) -> None:
+        """Append the rows of the chosen documents to their splits, and count them."""
+        rows, splits = batch.value.rows, batch.value.splits
+        for number, split in enumerate(SPLITS):
+            belongs = chosen & (splits == number)
+            self.writers[split].append(rows.ids[np.repeat(belongs, rows.counts["rows"])])
+            self.counts[split].update({name: int(numbers[belongs].sum()) for name, numbers in rows.counts.items()})
+        if self.seen is not None:
+            write_numbers(self.seen_file, batch.contents)
+            self.num_seen += len(batch.contents)
+        self.notes.merge(batch.notes)
+        self.next_position = batch.next_position
+
+    def save_if_due(self) -> None:
+        if time.monotonic() >= self.next_save:
+            self.save()
+
+    def save(self) -> None:
+        """From now on, a start after a kill continues from here."""
+        started = time.monotonic()
+        for writer in self.writers.values():
+            writer.sync()
+        if self.seen is not None:
+            os.fsync(self.seen_file.fileno())
+        self._write_progress({split: writer.written for split, writer in self.writers.items()})
+        ended = time.monotonic()
+        self.next_save = ended + (ended - started) / MAX_SAVING_SHARE
+
+    def _write_progress(self, files: dict[str, WrittenFiles]) -> None:
+        progress = {
+            "after": self.next_position,
+            "fast": self.fast,  # a run without tokie continues without it
+            "counts": self.counts,
+            "files": {split: asdict(written) for split, written in files.items()},
+            "notes": self.notes.as_json(for_resume=True),
+            "num_seen": self.num_seen,
+        }
+        self._write_json(self.progress_folder / "progress.json", progress)
+
+    def _write_json(self, path: Path, content: dict[str, Any]) -> None:
+        write_json(path, content, self.progress_folder, ascii_only=True)
+
+    def finish(self) -> None:
+        """Close the files and write the manifest, which makes them valid."""
+        splits = {
+            split: ManifestSplit(**_all_counts(self.counts[split]), files=writer.finish())
+            for split, writer in self.writers.items()
+        }
+        manifest = Manifest(
+            electrakit=__version__,
+            length=self.config.length,
+            dtype=self.dtype,
+            vocab_size=self.vocab_size,
+            special_ids=self.tokenizer.special_ids,
+            counts=DocumentCounts(**_all_counts(sum(self.counts.values(), Counter()))),
+            splits={name: split for name, split in splits.items() if split.rows},
+            skipped=self.notes.as_json(NUM_PLACES),
+            plan=self.plan.entry,
+        )
+        if self.notes.total:
+            atomic_write(self.path / SKIPPED, _skipped_lines(self.notes), self.progress_folder)
+        self._write_json(self.path / SHARDS_MANIFEST, manifest.as_json())
+        remove_progress(self.path)
+
+    def close(self) -> None:
+        """Close all files as they are."""
+        for writer in self.writers.values():
+            writer.close()
+        if self.seen is not None:
+            self.seen_file.close()
+
+
+class ShardWriter:
+    """Appends rows to one split's files: NAME.bin.partial while it grows, NAME.bin when it is full."""
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        length: int,
+        dtype: np.dtype[Any],
+        shard_mb: int,
+        written: WrittenFiles,
+    ) -> None:
+        self.folder, self.split, self.dtype, self.written = folder, split, dtype.newbyteorder("<"), written
+        self.row_bytes = length * dtype.itemsize
+        self.max_rows = max(1, shard_mb * 2**20 // self.row_bytes)
+        self._cut_back()
+        self.file: BinaryIO | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.split}-{len(self.written.finished):05d}.bin"
+
+    @property
+    def partial(self) -> Path:
+        return self.path.with_suffix(".bin.partial")
+
+    def _cut_back(self) -> None:
+        """Bring the files to the state that was last saved; what was written after it is made again."""
+        kept = {file.name: file.rows * self.row_bytes for file in self.written.finished}
+        for path in sorted(self.folder.glob(f"{self.split}-*.bin*")):
+            if not SHARD.fullmatch(path.name):
+                continue  # such as train-00000.bin.bak, which is the user's
+            if path == self.path:
+                path.replace(self.partial)
+            elif path.name not in kept and path != self.partial:
+                path.unlink()
+        with self.partial.open("ab"):
+            kept[self.partial.name] = self.written.num_rows * self.row_bytes
+        for name, num_bytes in kept.items():
+            path = self.folder / name
+            if not path.exists() or path.stat().st_size < num_bytes:
+                raise UserError(f"{path} is shorter than it was left; remove the folder and start again")
+        os.truncate(self.partial, self.written.num_rows * self.row_bytes)
+
+    def append(self, rows: np.ndarray) -> None:
+        while len(rows):
+            room = self.max_rows - self.written.num_rows
+            if not room:
+                self._end_file()
+                continue
+            if self.file is None:
+                self.file = self.partial.open("ab", buffering=0)
+            write_numbers(self.file, rows[:room].astype(self.dtype, copy=False))
+            self.written.num_rows += len(rows[:room])
+            rows = rows[room:]
+
+    def sync(self) -> None:
+        if self.file is not None:
+            os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def _end_file(self) -> None:
+        """The growing file gets its name and its entry in the manifest; the next one starts with the next row."""
+        self.sync()
+        self.close()
+        if self.written.num_rows:
+            self.partial.replace(self.path)
+            self.written.finished.append(ShardFile(self.path.name, self.written.num_rows, hash_file(self.path)))
+            self.written.num_rows = 0
+        else:
+            self.partial.unlink(missing_ok=True)
+
+    def finish(self) -> list[ShardFile]:
+        """Close the last file; all of them, for the manifest."""
+        self._end_file()
+        return self.written.finished
+
+
+def write_numbers(file: BinaryIO, numbers: np.ndarray) -> None:
+    """All of it, straight to the file: nothing waits in a buffer that a full disk could not take later."""
+    rest = np.ascontiguousarray(numbers).data.cast("B")
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _all_counts(counts: Counter[str]) -> dict[str, int]:
+    """Also those that are 0: a sum of Counters drops them."""
+    return {name: counts[name] for name in COUNTS}
+
+
+def _skipped_lines(notes: Notes) -> bytes:
+    """skipped.jsonl: a line for each place of each note."""
+    lines = (
+        json.dumps({"what": note.text, "where": place}, ensure_ascii=False) + "\n"
+        for note in notes
+        for place in note.places
+    )
+    return "".join(lines).encode("utf-8", "replace")
+
+
+# --- what is in the folder -------------------------------------------------------------------------------------------
+
+
+def has_tokenizer(out: Path, wanted: TokenizerFiles) -> bool:
+    """Whether this very tokenizer lies beside the shards."""
+    path = out / "tokenizer" / "tokenizer.json"  # the last file of a tokenizer to be written
+    try:
+        return path.is_file() and load_tokenizer(path).fingerprint == wanted.fingerprint
+    except UserError:
+        return False
+
+
+def has_progress(out: Path) -> bool:
+    return (out / PROGRESS_FOLDER / "progress.json").exists()
+
+
+def remove_progress(out: Path) -> None:
+    for name in ("plan.json", "seen.bin", *(f"{one}.tmp" for one in ATOMIC_FILES), "progress.json"):
+        (out / PROGRESS_FOLDER / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # something that is not ours may be in it
+        (out / PROGRESS_FOLDER).rmdir()
+
+
+def is_ours(path: str | None, out: Path) -> bool:
+    """Whether a source is a file that we write: the folder may lie in the corpus, and text may lie in the folder."""
+    if path is None:
+        return False
+    place, folder = Path(path).absolute(), out.absolute()
+    return place.is_relative_to(folder) and OUR_FILES.fullmatch(place.relative_to(folder).as_posix()) is not None

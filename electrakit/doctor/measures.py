@@ -1,0 +1,247 @@
+"""What the doctor measures in documents and in rows of tokens."""
+
+import functools
+import itertools
+import re
+import unicodedata
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from electrakit.data.encode import Encoder
+from electrakit.data.manifest import DTYPES, Manifest
+from electrakit.data.read.formats import Document
+from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
+
+SHORT_DOCUMENT = 10  # words
+LONG_WORD = 40  # characters; German and Finnish have a few
+# Languages have several words of one letter (Russian seven), but never this many in a row.
+LETTERS_IN_A_ROW = 5
+# Punctuation that programs and markup use much more than prose.
+CODE = b"{}()[]<>=;_+*/\\|&#$@^~`%"
+# Of a document batch, for the words that are seen once.
+SAMPLE_CHARACTERS = 30_000
+# In fewer words, half of those of good prose are seen once.
+FEWEST_WORDS = 2_000
+# Of rows, 8 bytes each.
+MAX_HASHES = 2**23
+
+# Scripts that are written without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese, Yi. A character
+# counts as a word there; what stands between two spaces is a phrase.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3040-\u312f\u3400-\u9fff\ua000-\ua4cf\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+_LETTERS = re.compile(r"[^\W\d_]{2,}")
+
+
+# --- documents ---
+
+
+class TextCounts(NamedTuple):
+    """What is counted in a document, or in a corpus."""
+
+    words: int
+    short_documents: int
+    single_letters: int
+    letters_in_a_row: int
+    in_long_words: int
+    """Characters."""
+    letters: int
+    code_punctuation: int
+    visible_characters: int
+    characters: int
+
+
+@dataclass
+class Tally:
+    """What the workers count in a document batch."""
+
+    counts: np.ndarray
+    """(documents, fields of TextCounts)"""
+    ids: np.ndarray
+    """The tokens of all documents; empty without a tokenizer."""
+    ids_per_document: np.ndarray
+    words: np.ndarray
+    """Hashes of a sample of the words."""
+
+
+def tally(tokenizer: str | None, documents: list[Document], identities: np.ndarray) -> Tally:
+    """Count in a document batch; runs in the workers."""
+    counts = np.array([count(document) for document in documents], np.int64).reshape(-1, len(TextCounts._fields))
+    words = _sample_of_words(documents)
+    if tokenizer is None:
+        return Tally(counts, np.zeros(0, np.uint32), np.zeros(len(documents), np.int64), words)
+    ids, per_line = _encoder(tokenizer).encode([line for document in documents for line in document.lines])
+    ends = np.concatenate([[0], np.cumsum(per_line)])[np.cumsum([0, *(len(one.lines) for one in documents)])]
+    return Tally(counts, ids, np.diff(ends), words)
+
+
+def count(document: Document) -> TextCounts:
+    words = [word for line in document.lines for word in line.split()]
+    text = "".join(words)
+    num_words = len(words)
+    if not text.isascii() and (num_unspaced := len(_UNSPACED.findall(text))):
+        num_words = num_unspaced + sum(not _UNSPACED.search(word) for word in words)
+    return TextCounts(
+        words=num_words,
+        short_documents=int(num_words < SHORT_DOCUMENT),
+        single_letters=sum(map(is_letter, words)),
+        letters_in_a_row=num_in_a_row(words),
+        in_long_words=sum(len(word) for word in words if len(word) >= LONG_WORD and _is_long_word(word)),
+        letters=num_letters(text),
+        code_punctuation=num_code_characters(text),
+        visible_characters=len(text),
+        characters=sum(len(line) + 1 for line in document.lines),
+    )
+
+
+def is_letter(word: str) -> bool:
+    """A single letter of an alphabet. In scripts without spaces, one character may be a word."""
+    return len(word) == 1 and word.isalpha() and not _UNSPACED.match(word)
+
+
+def num_in_a_row(words: list[str]) -> int:
+    """Single letters in a row, which only text has that was split into letters."""
+    return sum(len(run) for run in map(list, _runs(words)) if len(run) >= LETTERS_IN_A_ROW)
+
+
+def _runs(words: list[str]) -> Iterator[Iterator[str]]:
+    return (run for are_letters, run in itertools.groupby(words, is_letter) if are_letters)
+
+
+def _is_long_word(word: str) -> bool:
+    """Neither a phrase of a script without spaces nor a line of dashes."""
+    return not _UNSPACED.search(word) and num_letters(word) > len(word) / 2
+
+
+def num_code_characters(text: str) -> int:
+    raw = text.encode("utf-8", "replace")
+    return len(raw) - len(raw.translate(None, CODE))
+
+
+def num_letters(text: str) -> int:
+    """Letters and their marks, which are vowels in Hindi and Thai."""
+    return int(_are_letters()[np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)].sum())
+
+
+@functools.cache
+def _are_letters() -> np.ndarray:
+    return np.array([unicodedata.category(chr(point))[0] in "LM" for point in range(0x110000)])
+
+
+def _sample_of_words(documents: list[Document]) -> np.ndarray:
+    lines = (line for document in documents for line in document.lines)
+    text = ""
+    for line in lines:
+        text += f"{line[:SAMPLE_CHARACTERS]}\n".lower()
+        if len(text) > SAMPLE_CHARACTERS:
+            break
+    words = [word for word in _LETTERS.findall(text) if not _UNSPACED.search(word)]
+    return np.array([zlib.crc32(word.encode("utf-8", "replace")) for word in words], np.uint32)
+
+
+def share_seen_once(words: list[np.ndarray]) -> float | None:
+    """The share of words that occur once; None if there are too few. Prose repeats its words, random letters do not."""
+    _, counts = np.unique(np.concatenate([np.zeros(0, np.uint32), *words]), return_counts=True)
+    return float((counts == 1).sum() / counts.sum()) if counts.sum() >= FEWEST_WORDS else None
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(name: str) -> Encoder:
+    return Encoder(load_tokenizer(name).json)
+
+
+# --- tokens ---
+
+
+def token_measures(counts: np.ndarray, tokenizer: TokenizerFiles, share_seen: float) -> dict[str, float]:
+    """Measures of how often each token occurs."""
+    special = list(tokenizer.special_ids.values())
+    num_unknown = int(counts[tokenizer.special_ids["unk"]])
+    counts = counts.copy()
+    counts[[one for one in special if one != tokenizer.special_ids["unk"]]] = 0
+    num_tokens = int(counts.sum())
+    shares = counts[counts > 0] / max(1, num_tokens)
+    measures = {
+        "tokens": num_tokens,
+        "[UNK] tokens": num_unknown / max(1, num_tokens),
+        "tokens per vocabulary entry": num_tokens / share_seen / len(counts),
+        "unigram entropy (nats)": float(-(shares * np.log(shares)).sum()),
+    }
+    if num_tokens > 100 * len(counts):  # else too little was seen to call an entry unused
+        measures["unused vocabulary"] = float((counts == 0).mean())
+    return measures
+
+
+# --- rows ---
+
+
+def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> dict[str, float]:
+    """Measures of the text in rows of tokens; words are put together again from their tokens."""
+    unk = tokenizer.special_ids["unk"]
+    special = set(tokenizer.special_ids.values())
+    texts = ["" if number in special else token for number, token in enumerate(tokenizer.vocabulary)]
+    is_continuation = np.array(
+        [text.startswith("##") and len(text) > 2 and not _UNSPACED.search(text) for text in texts]
+    )
+    texts = [text.removeprefix("##") if len(text) > 2 else text for text in texts]
+    is_word = np.array([any(map(str.isalnum, text)) for text in texts]) & ~is_continuation
+    is_word[unk] = True
+    is_single = np.array([is_letter(text) for text in texts]) & ~is_continuation
+    sizes = np.array([len(text) for text in texts])
+    letters = np.array([num_letters(text) for text in texts])
+    code = np.array([num_code_characters(text) for text in texts])
+
+    flat = rows.ravel()
+    counts = np.bincount(flat, minlength=len(texts))
+    num_tokens = counts.sum() - counts[[one for one in special if one != unk]].sum()
+    num_words, num_characters = max(1, int(counts @ is_word)), max(1, int(counts @ sizes))
+    in_words = np.array([0 if _UNSPACED.search(text) else len(text) for text in texts])
+    word_sizes = np.bincount(np.cumsum(~is_continuation[flat]), weights=in_words[flat])  # no word crosses [CLS]
+    is_alone = is_single[flat] & ~is_continuation[np.roll(flat, -1)]
+    borders = np.flatnonzero(np.diff(is_alone, prepend=False, append=False))
+    runs = borders[1::2] - borders[::2]
+    return {
+        "tokens per word": float(num_tokens / num_words),
+        "single-letter words": float(is_alone.sum() / num_words),
+        "letters in a row": float(runs[runs >= LETTERS_IN_A_ROW].sum() / num_words),
+        "text in overlong words": float(word_sizes[word_sizes >= LONG_WORD].sum() / num_characters),
+        "symbols and digits": 1 - int(counts @ letters) / num_characters,
+        "code punctuation": int(counts @ code) / num_characters,
+    }
+
+
+def share_of_copies(folder: Path, manifest: Manifest, split: str) -> float:
+    """The share of a split's rows that are copies of others. The same document always gives the same rows.
+
+    Where there are too many rows to remember, they are chosen by their hash, so that copies are chosen together.
+    """
+    num_rows = manifest.splits[split].rows
+    highest = np.uint64(2**64 * min(1, MAX_HASHES / num_rows) - 1 if num_rows > MAX_HASHES else 2**64 - 1)
+    chosen = [hashes[hashes <= highest] for hashes in map(row_hashes, _all_rows(folder, manifest, split))]
+    hashes = np.concatenate(chosen)
+    return 1 - len(np.unique(hashes)) / max(1, len(hashes))
+
+
+def _all_rows(folder: Path, manifest: Manifest, split: str) -> Iterator[np.ndarray]:
+    for file in manifest.splits[split].files:
+        shape = (file.rows, manifest.length)
+        rows = np.memmap(folder / file.name, DTYPES[manifest.dtype], "r", shape=shape).view(np.ndarray)
+        yield from (rows[start : start + 2**14] for start in range(0, len(rows), 2**14))
+
+
+def row_hashes(rows: np.ndarray) -> np.ndarray:
+    """A 64-bit hash of each row: its 8-byte words are mixed, multiplied by fixed random numbers and added up."""
+    raw = np.ascontiguousarray(rows).view(np.uint8)
+    raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))) if raw.shape[1] % 8 else raw
+    words = raw.view(np.uint64)
+    mixed = (words ^ (words >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(29)
+    weights = np.random.default_rng(0).integers(2**64, size=words.shape[1], dtype=np.uint64, endpoint=False)
+    hashes: np.ndarray = mixed @ (weights | np.uint64(1))
+    return hashes

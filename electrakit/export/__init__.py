@@ -1,0 +1,1 @@
+"""A run as a transformers model: weights, tokenizer, card, ONNX files, the Hub."""

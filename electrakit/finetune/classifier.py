@@ -1,0 +1,208 @@
+"""Loads any transformers encoder as a classifier, and saves it as a plain transformers classifier with the same logits."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from electrakit.common.atomic import atomic_folder
+from electrakit.common.errors import UserError
+from electrakit.common.safe_load import explain_load_errors, quiet_transformers, require_safe
+from electrakit.config.finetune import ClassifierHead
+from electrakit.finetune.official_head import CLASSIFIER_LAYERS, settings_for, write_head
+from electrakit.finetune.tasks import Task
+
+MAX_DIFFERENCE = 1e-4  # of logits, relative to the largest: the two ways to compute them round differently
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "spiece.model")
+
+
+class ModelWithHead(nn.Module):
+    """A transformers model with the head of a task."""
+
+    head: ClassifierHead = "transformers"
+    uses_first_state_only = False
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.known_inputs = set(inspect.signature(model.forward).parameters)
+
+    def known(self, inputs: dict[str, Tensor]) -> dict[str, Any]:
+        """Those of a tokenizer's outputs that the model takes."""
+        return {name: value for name, value in inputs.items() if name in self.known_inputs}
+
+    @torch.no_grad()
+    def save(self, folder: Path, tokenizer: Any, scale: float = 1.0, notes: dict[str, Any] | None = None) -> None:
+        """Write it so that transformers opens it. Labels were divided by `scale`: the saved logits are multiplied by it."""
+        self.eval()
+        self.write_head(scale)
+        self.model.config.electrakit = {"head": self.head, **(notes or {})}
+        with atomic_folder(folder) as unfinished, quiet_transformers():
+            self.model.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+            self.save_more(unfinished)
+
+    def write_head(self, scale: float) -> None:
+        """Bring the head into the transformers model."""
+
+    def save_more(self, folder: Path) -> None:
+        """Write what transformers does not."""
+
+
+class Classifier(ModelWithHead):
+    """A transformers model with one of two heads.
+
+    `official`: dropout and a linear layer on the state of [CLS], as in google-research/electra, the weights Glorot-uniform.
+    `transformers`: the head that transformers has for this family.
+    """
+
+    uses_first_state_only = True
+
+    def __init__(self, model: Any, head: ClassifierHead, dropout: float = 0.1) -> None:
+        super().__init__(model)
+        self.head = head
+        if head == "official":
+            self.dropout = nn.Dropout(dropout)
+            self.output = glorot_linear(model.config.hidden_size, model.config.num_labels)
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Outputs of the tokenizer (B, T) -> logits (B, labels)."""
+        if self.head == "transformers":
+            return self.model(**self.known(inputs)).logits
+        states = self.model.base_model(**self.known(inputs)).last_hidden_state  # (B, T, H)
+        return self.output(self.dropout(states[:, 0]))
+
+    def write_head(self, scale: float) -> None:
+        if self.head == "official":
+            assert write_head(self.model, self.output.weight, self.output.bias, scale)
+        elif scale != 1.0:
+            last = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)][-1]
+            last.weight.mul_(scale)
+            last.bias.mul_(scale)
+
+
+def glorot_linear(num_inputs: int, num_outputs: int) -> nn.Linear:
+    """A linear layer with the official code's initial weights."""
+    layer = nn.Linear(num_inputs, num_outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def load_classifier(
+    place: str, task: Task, head: ClassifierHead = "official", dropout: float = 0.1
+) -> tuple[Classifier, list[str]]:
+    """The encoder of a folder or of the hub with a new head, and messages about it."""
+    import transformers
+
+    config = load_config(place)
+    labels = task.labels or (task.label,)
+    model = load_model(
+        place,
+        transformers.AutoModelForSequenceClassification,
+        "classifier",
+        num_labels=len(labels),
+        problem_type="single_label_classification" if task.labels else "regression",
+        ignore_mismatched_sizes=True,
+        **label_settings(labels),
+        **(settings_for(config.model_type) if head == "official" else {}),
+    )
+    if head == "official" and not can_hold(model, len(labels)):
+        note = f"transformers' {config.model_type} classifier cannot hold the official head: its own is used"
+        return load_classifier(place, task, "transformers", dropout)[0], [note]
+    if head == "transformers" and has_head_of_another_task(config):
+        reset_head(model)
+    return Classifier(model, head, dropout), []
+
+
+def open_classifier(place: str) -> Classifier:
+    """A fine-tuned classifier, made by electrakit or by any other tool."""
+    import transformers
+
+    return Classifier(
+        load_model(place, transformers.AutoModelForSequenceClassification, "classifier"), "transformers"
+    ).eval()
+
+
+def load_config(place: str) -> Any:
+    """The config of a folder or of a model of the hub."""
+    import transformers
+
+    require_safe(place)
+    with quiet_transformers(), explain_load_errors(place):
+        return transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
+
+
+def load_model(place: str, auto_class: Any, what: str, **settings: Any) -> Any:
+    """The model of a folder or of the hub as `what` of its family, in fp32."""
+    config = load_config(place)
+    if type(config) not in auto_class._model_mapping:
+        raise UserError(f"{place!r} is a {config.model_type} model: transformers has no {what} of that kind")
+    options = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+    with quiet_transformers(), explain_load_errors(place):
+        return auto_class.from_pretrained(place, **options, **settings)
+
+
+def label_settings(labels: tuple[str, ...]) -> dict[str, Any]:
+    """The labels as a config of transformers has them."""
+    return {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+def has_head_of_another_task(config: Any) -> bool:
+    """Whether transformers would load layers of a folder into the new classifier that are not meant for it.
+
+    A pretrained discriminator has such layers, with two labels: original and replaced. So have taggers, classifiers of other tools,
+    and ours with the official head, whose layers are filled by `write_head`.
+    """
+    architecture = next(iter(config.architectures or []), "")
+    notes = getattr(config, "electrakit", None) or {}
+    is_ours = architecture.endswith("ForSequenceClassification") and notes.get("head") == "transformers"
+    return architecture.endswith("Classification") and not is_ours
+
+
+def reset_head(model: Any) -> None:
+    """New weights for the linear layers outside the encoder."""
+    encoder = set(model.base_model.modules())
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear) and layer not in encoder:
+            nn.init.normal_(layer.weight, std=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+@torch.no_grad()
+def can_hold(model: Any, num_labels: int) -> bool:
+    """Whether the classifier of transformers can be filled with a linear layer: tried on a row of ids."""
+    if model.config.model_type not in CLASSIFIER_LAYERS:
+        return False
+    weight = torch.linspace(-1, 1, num_labels * model.config.hidden_size).view(num_labels, -1)
+    ids = torch.arange(8)[None] % model.config.vocab_size
+    state = {name: value.clone() for name, value in model.state_dict().items() if "encoder" not in name}
+    was_training = model.training
+    model.eval()
+    wanted = model.base_model(input_ids=ids).last_hidden_state[:, 0] @ weight.T
+    is_good = write_head(model, weight, torch.zeros(num_labels))
+    if is_good:
+        difference = (model(input_ids=ids).logits - wanted).abs().max()
+        is_good = bool(difference <= MAX_DIFFERENCE * wanted.abs().max().clamp(min=1.0))
+    model.load_state_dict(state, strict=False)
+    model.train(was_training)
+    return is_good
+
+
+def load_tokenizer(place: str) -> Any:
+    """The tokenizer beside a model."""
+    import transformers
+
+    if Path(place).is_dir() and not any((Path(place) / name).exists() for name in TOKENIZER_FILES):
+        raise UserError(f"{place} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
+    with quiet_transformers(), explain_load_errors(place):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"the tokenizer of {place!r} has no padding token")
+    return tokenizer

@@ -1,0 +1,89 @@
+"""Downloads GLUE from its official addresses; each file is checked against its known hash."""
+
+import hashlib
+import http.client
+import io
+import urllib.request
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from electrakit.common.atomic import atomic_write
+from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.progress import progress
+from electrakit.finetune.tasks import TASKS, Download, find_task
+
+TIMEOUT = 30.0
+MAX_UNPACKED = 2 * 2**30  # MNLI is the largest, with 1.3 GB
+
+
+def download(folder: Path, tasks: Sequence[str] = ()) -> list[Path]:
+    """Fetch what is missing in the folder; return the files of the tasks."""
+    wanted = [find_task(name) for name in tasks] or list(TASKS.values())
+    made: list[Path] = []
+    with explain_write_errors(folder):
+        for task in wanted:
+            for item in task.downloads:
+                made += fetch(item, folder)
+    return made
+
+
+def fetch(item: Download, folder: Path) -> list[Path]:
+    mark = folder / ".downloaded" / f"{PurePosixPath(item.path).name}.{item.sha256[:16]}"
+    if mark.exists():
+        made = [folder / name for name in mark.read_text().splitlines()]
+        if all(path.exists() for path in made):
+            return made
+    content = fetch_bytes(item)
+    if item.path.endswith(".zip"):
+        made = unpack(content, folder)
+    else:
+        made = [folder / item.path]
+        atomic_write(made[0], content)
+    atomic_write(mark, "\n".join(str(path.relative_to(folder)) for path in made).encode())
+    return made
+
+
+def fetch_bytes(item: Download) -> bytes:
+    """The content of an address, if it has the known hash."""
+    parts, name = [], PurePosixPath(item.path).name
+    try:
+        with (
+            urllib.request.urlopen(item.address, timeout=TIMEOUT) as answer,
+            progress(f"fetching {name}", item.num_bytes, silent_below=2**20) as update,
+        ):
+            num_bytes = 0
+            while part := answer.read(2**18):
+                parts.append(part)
+                num_bytes += len(part)
+                if num_bytes > item.num_bytes:
+                    raise UserError(f"{item.address} is larger than the {item.num_bytes:,} bytes of the released file")
+                update(num_bytes)
+    except (OSError, http.client.HTTPException) as error:  # URLError, timeouts and broken connections among them
+        why = getattr(error, "reason", None) or error
+        raise UserError(
+            f"cannot fetch {item.address} ({why}); is there a network? The same command continues; or fetch it elsewhere"
+        ) from None
+    content = b"".join(parts)
+    if hashlib.sha256(content).hexdigest() != item.sha256:
+        raise UserError(
+            f"{item.address} is not the released file: {len(content):,} bytes of {item.num_bytes:,}, or other content; "
+            "try again, or fetch it elsewhere"
+        )
+    return content
+
+
+def unpack(content: bytes, folder: Path) -> list[Path]:
+    """Write the .tsv files of a zip, those of its task's folder only."""
+    made = []
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = [member for member in archive.infolist() if PurePosixPath(member.filename).suffix == ".tsv"]
+        if sum(member.file_size for member in members) > MAX_UNPACKED:
+            raise UserError("the zip would unpack to more than 2 GB; that is not GLUE")
+        for member in members:
+            place = PurePosixPath(member.filename)
+            if place.is_absolute() or ".." in place.parts or "__MACOSX" in place.parts or len(place.parts) != 2:
+                continue  # MNLI/original/ and the like are not needed
+            atomic_write(folder / place, archive.read(member))
+            made.append(folder / place)
+    return made

@@ -1,0 +1,197 @@
+"""Fine-tunes a model on one task: of GLUE, SQuAD, chunking, or the user's own files; keeps the best run's model."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from electrakit.common.atomic import atomic_folder, atomic_write, write_lock
+from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.hardware import num_cores
+from electrakit.common.json_files import write_json
+from electrakit.common.progress import console
+from electrakit.config.corpus import Engine
+from electrakit.config.finetune import ClassifierHead, FinetuneConfig, LabelKind, Precision
+from electrakit.finetune.job import FinetuneJob, TaskData, check_preset, load_rows, model_size
+from electrakit.finetune.metrics import METRICS
+from electrakit.finetune.results import FinetuneResult, ScoresBySplit, require_no_other_results, summary_fields
+from electrakit.finetune.results_page import task_page
+from electrakit.finetune.run_jobs import JobPool, Keep, best_job, remove_models
+from electrakit.finetune.submission import prediction_lines
+from electrakit.finetune.tasks import Task, find_task
+from electrakit.finetune.tokens.tags import with_labels
+from electrakit.finetune.tokens.tasks import TOKEN_TASKS
+from electrakit.finetune.user_tables import read_table, recognise
+
+
+def finetune(
+    model: str | Path,
+    *,
+    out: str | Path | None = None,
+    preset: str = "paper",
+    workers: int | None = None,
+    engine: Engine = "local",
+    threads: int | None = None,
+    device: str | None = None,
+    lr: float | None = None,
+    epochs: float | None = None,
+    batch_size: int | None = None,
+    length: int | None = None,
+    warmup: float | None = None,
+    layer_decay: float | None = None,
+    weight_decay: float | None = None,
+    head: ClassifierHead | None = None,
+    precision: Precision | None = None,
+    keep: Keep = "best",
+    train: str | Path | None = None,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    text: str | Sequence[str] = (),
+    label: str | None = None,
+    kind: LabelKind | None = None,
+    task: str | None = None,
+    data: str | Path | None = None,
+    seeds: int = 1,
+) -> FinetuneResult:
+    """Fine-tune `model`: `finetune("hf/mine", train="train.tsv", dev="dev.tsv", out="runs/mine/my-task")`.
+
+    FinetuneConfig explains each setting. The best run's model is `out/model`; the predictions for a test file are
+    `out/test.tsv`, SQuAD's are `out/predictions.json`; `out/results.html` is a page with scores and curves. Returns what is in
+    `out/results.json`.
+    """
+    config = FinetuneConfig(**locals())
+    assert config.model is not None and config.out is not None
+    require_no_other_results("finetune", config.out)
+    task_data = find_data(config)
+    if task_data.location is None:
+        console.print(describe_task(task_data.task), markup=False, soft_wrap=True)
+    jobs = make_jobs(config, task_data)
+    is_in_process = config.seeds == 1 and config.engine == "local"
+    with explain_write_errors(config.out), write_lock(config.out), JobPool(config, is_in_process) as pool:
+        write_json(config.out / "config.json", config.to_json())
+        runs = pool.results_of({"task": jobs})["task"]
+        best = best_job(jobs, runs)
+        files = next(each for each in runs if each.seed == best.seed).files
+        for name in files:
+            if not best.file_path(name).exists():
+                raise UserError(
+                    f"{best.file_path(name)} is gone; remove {best.result_path} too, and the run is made again"
+                )
+            atomic_write(config.out / name, best.file_path(name).read_bytes())
+        test_scores = None
+        if task_data.names_of("test"):
+            pool.ensure_test_predictions([best])
+            test_scores = write_predictions(best, config.out)
+        if config.keep != "none":
+            pool.ensure_models([best])
+            link_model(best, config.out / "model")
+        remove_models({"task": jobs}, {"task": runs}, config.keep)
+        result = FinetuneResult(
+            **summary_fields(runs),
+            model=config.model,
+            preset=config.preset,
+            task=describe_task(task_data.task),
+            files=files,
+            test=test_scores,
+        )
+        write_json(config.out / "results.json", result.as_json())
+        atomic_write(config.out / "results.html", task_page(result, runs, known_name(config, task_data.task)).encode())
+    return result
+
+
+def find_data(config: FinetuneConfig) -> TaskData:
+    """The known task in its folder, or the task that the user's files are."""
+    if config.task is not None:
+        assert config.data is not None
+        task = find_task(config.task, TOKEN_TASKS.values())
+        return TaskData(with_labels(config.data, task) if task.kind == "tags" else task, config.data)
+    assert config.train is not None and config.out is not None
+    name = config.out.resolve().name
+    task = recognise(read_table(config.train), config.text, config.label, config.kind, name)
+    files = {"train": config.train, "dev": config.dev, "test": config.test}
+    return TaskData(task, files=tuple((name, str(path)) for name, path in files.items() if path is not None))
+
+
+def known_name(config: FinetuneConfig, task: Task) -> str:
+    """The name of a known task; empty for the user's files, whose folder may be called rte, too."""
+    return task.name if config.task else ""
+
+
+def describe_task(task: Task) -> str:
+    """What is predicted from which columns."""
+    if task.kind == "spans":
+        return f"spans: the answer to a question in a text{', or that it has none' if task.may_be_unanswerable else ''}"
+    if task.kind == "tags":
+        return f"tags: {len(task.labels or ())} tags of words: {', '.join(task.labels or ())}"
+    if task.labels is None:
+        what = f"regression: numbers of {task.label!r}, divided by {task.scale:g} while training"
+    else:
+        what = f"classification: {len(task.labels)} classes of {task.label!r}: {', '.join(task.labels[:10])}"
+        what += ", ..." if len(task.labels) > 10 else ""
+    return f"{what}; text is {' and '.join(map(repr, task.columns))}"
+
+
+def make_jobs(config: FinetuneConfig, data: TaskData) -> list[FinetuneJob]:
+    """One for each seed."""
+    assert config.model is not None and config.out is not None
+    check_preset(config)
+    settings = config.settings(
+        model_size(config.model),
+        known_name(config, data.task),
+        data.task.epochs,
+        length=length_for(config.model, data.task),
+    )
+    threads = config.threads or (num_cores() if config.seeds == 1 else 1)
+    return [
+        FinetuneJob(config.model, data, seed, settings, config.out, device=config.device, threads=threads)
+        for seed in range(1, config.seeds + 1)
+    ]
+
+
+def length_for(model: str, task: Task) -> int:
+    """The task's length; for tokens at most as many as the model has positions."""
+    if task.kind == "sentences":
+        return task.length
+    from electrakit.finetune.classifier import load_config, load_tokenizer
+    from electrakit.finetune.encode import num_positions
+
+    return min(task.length, num_positions(load_config(model), load_tokenizer(model)))
+
+
+def write_predictions(job: FinetuneJob, out: Path) -> ScoresBySplit:
+    """Write the test predictions; return their scores if the file has labels."""
+    from safetensors.numpy import load_file
+
+    from electrakit.finetune.train_job import TASK_KINDS, predictions_of
+
+    task, found = job.task, load_file(job.test_path)
+    if task.kind != "sentences":
+        rows = {name: load_rows(job.data, name, job.model, job.settings.length)[0] for name in found}
+        evaluation = TASK_KINDS[task.kind].score(task, rows, found)
+        for name, content in evaluation.files.items():
+            atomic_write(out / name, content.encode())
+        return evaluation.scores
+    is_known = job.data.location is not None
+    scores: ScoresBySplit = {}
+    for split, logits in found.items():
+        submission = task.split(split).submission if is_known else None
+        atomic_write(out / (submission or f"{split}.tsv"), ("\n".join(prediction_lines(task, logits)) + "\n").encode())
+        labels = None if is_known else job.data.read(split).labels
+        if labels is not None:
+            predicted = predictions_of(task, logits)
+            scores[split] = {metric: METRICS[metric](labels, predicted) for metric in task.metrics}
+    return scores
+
+
+def link_model(job: FinetuneJob, place: Path) -> None:
+    """Put the best run's model at a fixed place, by hard links where the file system has them."""
+    with atomic_folder(place) as unfinished:
+        shutil.copytree(job.model_path, unfinished, copy_function=_link_or_copy, dirs_exist_ok=True)
+
+
+def _link_or_copy(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target

@@ -1,0 +1,202 @@
+"""Fine-tunes a model on GLUE: every task with several seeds, MNLI first, then the table and the test predictions."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from electrakit.common.atomic import atomic_write, write_lock
+from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.json_files import write_json
+from electrakit.common.safe_load import weights_fingerprint
+from electrakit.config.corpus import Engine
+from electrakit.config.finetune import ClassifierHead, GlueConfig, Precision, Size, Start
+from electrakit.finetune.download import download as download_glue
+from electrakit.finetune.job import FinetuneJob, TaskData, check_preset, model_size
+from electrakit.finetune.metrics import METRICS
+from electrakit.finetune.read_glue import has_split, read_split
+from electrakit.finetune.results import (
+    GlueResults,
+    JobResult,
+    average,
+    best_results,
+    require_no_other_results,
+    summarise_glue,
+)
+from electrakit.finetune.results_page import glue_page
+from electrakit.finetune.run_jobs import JobPool, Keep, best_job, remove_models
+from electrakit.finetune.submission import combine, write_submission
+from electrakit.finetune.table import glue_markdown, plot_losses, plot_scores
+from electrakit.finetune.tasks import AVERAGED, TASKS, Task, find_task
+
+
+def glue(
+    model: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    preset: str = "paper",
+    workers: int | None = None,
+    engine: Engine = "local",
+    threads: int | None = None,
+    device: str | None = None,
+    lr: float | None = None,
+    epochs: float | None = None,
+    batch_size: int | None = None,
+    length: int | None = None,
+    warmup: float | None = None,
+    layer_decay: float | None = None,
+    weight_decay: float | None = None,
+    head: ClassifierHead | None = None,
+    precision: Precision | None = None,
+    keep: Keep = "best",
+    data: str | Path | None = None,
+    tasks: str | Sequence[str] = (),
+    seeds: int = 5,
+    start: Start = "mnli",
+    mrpc_from_mnli: bool = False,
+    ensemble: int = 1,
+    fill: bool = False,
+    download: str | Path | None = None,
+) -> GlueResults:
+    """Fine-tune `model` on GLUE: `glue("hf/mine", data="glue", seeds=5, out="runs/mine/glue")`.
+
+    GlueConfig explains each setting. Finished runs in `out` are not run again. Writes results.html, a page with everything,
+    results.json, results.md, scores.png, losses.png and submission.zip; returns what is in results.json. With `download="glue"` nothing
+    is trained: the data is fetched into that folder.
+    """
+    config = GlueConfig(**locals())
+    if config.download is not None:
+        return GlueResults(downloaded=download_glue(config.download, config.tasks))
+    assert config.model is not None and config.data is not None and config.out is not None
+    require_no_other_results("glue", config.out)
+    chosen = choose_tasks(config)
+    size = model_size(config.model)
+    first, second = phases(config, chosen)
+    check_preset(config)
+    check_data(config, chosen)
+    weights = weights_fingerprint(Path(config.model)) if Path(config.model).is_dir() else None
+    with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
+        write_json(config.out / "config.json", config.to_json())
+        jobs = {task.name: make_jobs(config, task, size, None) for task in first}
+        by_task = pool.results_of(jobs)
+        if second:
+            start_job = best_job(jobs["mnli"], by_task["mnli"])
+            later = {task.name: make_jobs(config, task, size, start_job) for task in second}
+            by_task |= pool.results_of(later, start_jobs=[start_job])
+            jobs |= later
+        predictions, warnings = predict_tests(pool, jobs, by_task, config.ensemble)
+        remove_models(jobs, by_task, config.keep)
+        summaries = summarise_glue(by_task, warnings)
+        results = GlueResults(
+            model=config.model,
+            weights=weights,
+            preset=config.preset,
+            ensemble=config.ensemble,
+            tasks=summaries,
+            average=average({name: task.median for name, task in summaries.items()}),
+            ensembles=ensemble_scores(by_task, config.ensemble) if config.ensemble > 1 else {},
+            submission=write_submission(predictions, config.out / "submission.zip", config.fill),
+        )
+        write_json(config.out / "results.json", results.as_json())
+        atomic_write(config.out / "results.md", glue_markdown(results).encode())
+        atomic_write(config.out / "scores.png", plot_scores(results))
+        atomic_write(config.out / "losses.png", plot_losses(by_task))
+        atomic_write(config.out / "results.html", glue_page(results, by_task).encode())
+    return results
+
+
+def choose_tasks(config: GlueConfig) -> list[Task]:
+    """The tasks that were asked for; by default those of the average that have data."""
+    assert config.data is not None
+    asked = [find_task(name) for name in config.tasks] or [
+        TASKS[name] for name in AVERAGED if has_split(config.data, TASKS[name], TASKS[name].split("train"))
+    ]
+    if not asked:
+        folder = "glue" if config.data.startswith("hf:") else config.data
+        raise UserError(f"{config.data} holds no task of GLUE; electra glue --download {folder} fetches them")
+    return [task for task in TASKS.values() if task in asked]
+
+
+def check_data(config: GlueConfig, tasks: Sequence[Task]) -> None:
+    """Read everything once, so that a damaged line is found before a day of training."""
+    assert config.data is not None and config.out is not None
+    for task in tasks:
+        if not all((config.out / task.name / f"seed_{seed}.json").exists() for seed in range(1, config.seeds + 1)):
+            for name in ("train", *task.names_of("dev"), *TaskData(task, config.data).names_of("test")):
+                read_split(config.data, task, task.split(name))
+
+
+def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
+    """The tasks that can run at once, and those that start from the best MNLI run. MNLI, the longest, comes first."""
+
+    def starts_from_mnli(task: Task) -> bool:
+        return task.start_from is not None or (config.mrpc_from_mnli and task.name == "mrpc")
+
+    has_mnli = config.start == "mnli" and any(task.name == "mnli" for task in tasks)
+    if config.mrpc_from_mnli and not has_mnli:
+        raise UserError("--mrpc-from-mnli needs MNLI among --tasks, and --start mnli")
+    second = [task for task in tasks if has_mnli and starts_from_mnli(task)]
+    first = sorted((task for task in tasks if task not in second), key=lambda task: -task.split("train").num_rows)
+    return first, second
+
+
+def make_jobs(config: GlueConfig, task: Task, size: Size, start_job: FinetuneJob | None) -> list[FinetuneJob]:
+    """One for each seed. `start_job`: the run whose model they start from."""
+    assert config.model is not None and config.out is not None
+    start_name = None if start_job is None else start_job.describe()
+    settings = config.settings(size, task.name, task.epochs, start_name)
+    return [
+        FinetuneJob(
+            model=config.model,
+            data=TaskData(task, config.data),
+            seed=seed,
+            settings=settings,
+            out=config.out / task.name,
+            start_from=None if start_job is None else str(start_job.model_path),
+            start_name=start_name,
+            start_hash=None if start_job is None else start_job.identity_hash(),
+            device=config.device,
+            threads=config.threads or 1,
+        )
+        for seed in range(1, config.seeds + 1)
+    ]
+
+
+def predict_tests(
+    pool: JobPool, jobs: Mapping[str, Sequence[FinetuneJob]], by_task: Mapping[str, Sequence[JobResult]], ensemble: int
+) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """The test predictions of each task's best runs, by the name of the submitted file; and warnings, by task."""
+    from safetensors.numpy import load_file
+
+    chosen: dict[str, list[FinetuneJob]] = {}
+    for name, group in jobs.items():
+        seeds = {result.seed for result in best_results(by_task[name], ensemble)}
+        chosen[name] = [job for job in group if job.seed in seeds and job.data.names_of("test")]
+    pool.ensure_test_predictions([job for group in chosen.values() for job in group], others=jobs.get("mnli", ()))
+    predictions: dict[str, np.ndarray] = {}
+    warnings: dict[str, list[str]] = {}
+    for name, best in chosen.items():
+        task, logits = TASKS[name], [load_file(job.test_path) for job in best]
+        for split in best[0].data.names_of("test") if best else ():
+            predictions[task.split(split).submission or ""] = combine(task, [each[split] for each in logits])
+            num_rows, released = len(logits[0][split]), task.split(split).num_rows
+            if num_rows != released:
+                warnings.setdefault(name, []).append(
+                    f"{task.title} {split} has {num_rows:,} rows, the released one {released:,}"
+                )
+    return predictions, warnings
+
+
+def ensemble_scores(by_task: Mapping[str, Sequence[JobResult]], number: int) -> dict[str, float]:
+    """Dev scores of the best runs combined, by task."""
+    from electrakit.finetune.train_job import predictions_of
+
+    found = {}
+    for name in [name for name in TASKS if name in by_task]:
+        task, best = TASKS[name], best_results(by_task[name], number)
+        scores = []
+        for split, answers in best[0].details["answers"].items():
+            combined = combine(task, [np.asarray(result.details["logits"][split], float) for result in best])
+            scores.append(METRICS[task.metrics[0]](answers, predictions_of(task, combined)))
+        found[name] = float(np.mean(scores))
+    return found

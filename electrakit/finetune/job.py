@@ -1,0 +1,233 @@
+"""A fine-tuning job: one model, one task, one seed. What decides its result, where it writes, how its data is read."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from electrakit.common.errors import UserError
+from electrakit.common.hashing import hash_files, hash_text
+from electrakit.common.safe_load import explain_load_errors
+from electrakit.config.finetune import (
+    FINETUNE_PRESETS,
+    FinetuneSettings,
+    Size,
+    TuningConfig,
+    preset_files,
+    read_preset,
+    size_of,
+)
+from electrakit.finetune.encode import EncodedRows, encode
+from electrakit.finetune.read_glue import find_file, has_split, read_split
+from electrakit.finetune.read_hf import files_of
+from electrakit.finetune.results import REQUIRED, JobResult
+from electrakit.finetune.tasks import TASKS, Split, Task
+from electrakit.finetune.tokens.squad import read_squad
+from electrakit.finetune.tokens.tags import encode_tags, read_chunks
+from electrakit.finetune.tokens.tasks import TOKEN_TASKS, find_token_file
+from electrakit.finetune.tokens.windows import encode_squad
+from electrakit.finetune.user_tables import examples_of, read_table
+
+TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model")
+TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
+TOKEN_ENCODERS: dict[str, Callable[[Any, Any, int, bool], EncodedRows]] = {"spans": encode_squad, "tags": encode_tags}
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Where a task's rows are: the folder of a known task, or one of the user's files for each split."""
+
+    task: Task
+    location: str | None = None
+    """The folder of a known task, or `hf:` and a name."""
+    files: tuple[tuple[str, str], ...] = ()
+    """The user's files: split and path."""
+
+    def names_of(self, kind: str) -> tuple[str, ...]:
+        """The dev or test splits that have files."""
+        if self.location is None:
+            return tuple(name for name, _ in self.files if name.startswith(kind))
+        names = self.task.names_of(kind)
+        if kind == "dev":
+            return names
+        if self.task.kind != "sentences":
+            # A test file that is used as the dev file is no test.
+            dev = {self._path(name) for name in self.names_of("dev")}
+            return tuple(name for name in names if self._path(name) not in {None, *dev})
+        return tuple(name for name in names if has_split(self.location, self.task, self.task.split(name)))
+
+    def _path(self, name: str) -> Path | None:
+        assert self.location is not None
+        split = self.task.split(name)
+        if self.task.kind != "sentences":
+            return find_token_file(self.location, self.task, split)
+        return find_file(Path(self.location), self.task, split)
+
+    def read(self, name: str) -> Any:
+        """Sentences and labels, questions and texts, or words and tags: by the kind of the task."""
+        if self.location is None:
+            return examples_of(read_table(Path(dict(self.files)[name])), self.task, needs_labels=name != "test")
+        if self.task.kind != "sentences":
+            return TOKEN_READERS[self.task.kind](self.location, self.task, self.task.split(name))
+        return read_split(self.location, self.task, self.task.split(name))
+
+    def fingerprint(self, kind: Literal["labelled", "test"]) -> str:
+        """A hash of the files: other files give another result."""
+        if self.location is None:
+            return hash_files(Path(path) for name, path in self.files if (name == "test") == (kind == "test"))
+        if self.location.startswith("hf:") and self.task.kind == "sentences":
+            name = self.location.removeprefix("hf:")
+            return hash_files(files_of(name, self.task)) if Path(name).is_dir() else self.location
+        names = self.task.names_of("test") if kind == "test" else ("train", *self.task.names_of("dev"))
+        paths = [self._path(name) for name in names]
+        return hash_files(path for path in paths if path is not None)
+
+
+@dataclass(frozen=True)
+class FinetuneJob:
+    """One run. The same identity gives the same result."""
+
+    model: str
+    data: TaskData
+    seed: int
+    settings: FinetuneSettings
+    out: Path
+    """The task's folder."""
+    start_from: str | None = None
+    """A model to start from instead: the best run of another task."""
+    start_name: str | None = None
+    """That run's name in tables."""
+    start_hash: str | None = None
+    """That run's identity_hash."""
+    device: str | None = None
+    threads: int = 1
+    keeps_model: bool = True
+
+    @property
+    def task(self) -> Task:
+        return self.data.task
+
+    @property
+    def result_path(self) -> Path:
+        return self.out / f"seed_{self.seed}.json"
+
+    @property
+    def model_path(self) -> Path:
+        return self.out / f"seed_{self.seed}"
+
+    @property
+    def test_path(self) -> Path:
+        return self.out / f"seed_{self.seed}.test.safetensors"
+
+    def file_path(self, name: str) -> Path:
+        """Of predictions in a format of another tool."""
+        return self.out / f"seed_{self.seed}.{name}"
+
+    def describe(self) -> str:
+        return f"{self.task.title}, seed {self.seed}"
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the result."""
+        return {
+            "task": self.task.name,
+            "seed": self.seed,
+            "settings": self.settings.identity(),
+            "model": model_fingerprint(self.model),
+            "start_from": self.start_hash,
+            "data": self.data.fingerprint("labelled"),
+            "threads": self.threads,
+        }
+
+    def identity_hash(self) -> str:
+        return hash_text(json.dumps(self.identity(), sort_keys=True))
+
+    def test_identity(self) -> str:
+        """What decides the test predictions."""
+        return f"{self.identity_hash()} {self.data.fingerprint('test')}"
+
+    def has_test(self) -> bool:
+        """Whether the test predictions of this run are written."""
+        from safetensors import safe_open
+
+        if not self.test_path.exists():
+            return False
+        with safe_open(self.test_path, "numpy") as file:
+            return (file.metadata() or {}).get("stamp") == self.test_identity()
+
+    def finished(self) -> JobResult | None:
+        """The result of this run, if it was written. That of a run with another identity is an error."""
+        if not self.result_path.exists():
+            return None
+        try:
+            content = json.loads(self.result_path.read_text(encoding="utf-8"))
+            before = content["identity"]
+        except (ValueError, KeyError, TypeError):
+            raise UserError(f"{self.result_path} is not the result of a run; remove it") from None
+        if missing := sorted(REQUIRED - set(content)):
+            raise UserError(
+                f"{self.result_path} has no {missing[0]!r}: an older electrakit wrote it; remove it, and the run is made again"
+            )
+        now = json.loads(json.dumps(self.identity()))
+        if before != now:
+            raise UserError(
+                f"{self.result_path} is of a run with {difference(before, now)}; use another --out, or remove {self.out}"
+            )
+        return JobResult.from_json(content)
+
+
+def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """The first thing that differs, for an error."""
+    for name, value in now.items():
+        if before.get(name) != value:
+            if isinstance(value, dict) and isinstance(before.get(name), dict):
+                return difference(before[name], value)
+            if name in ("model", "start_from", "data"):
+                what = {"model": "another model", "data": "other data", "start_from": "another model to start from"}
+                return what[name]
+            return f"{name} {before.get(name)}, now {value}"
+    return "other settings"
+
+
+def model_fingerprint(place: str) -> str:
+    """A hash of a folder's weights, config and tokenizer; a name on the hub stands for itself."""
+    folder = Path(place)
+    if not folder.is_dir():
+        return place
+    patterns = ("*.safetensors", "config.json", *TOKENIZER_FILES)
+    return hash_files(sorted({path for pattern in patterns for path in folder.glob(pattern)}))
+
+
+def load_rows(data: TaskData, name: str, model: str, length: int) -> tuple[EncodedRows, tuple[str, ...]]:
+    """A split's rows as ids, and warnings about them; cached for the next seed."""
+    state = (data.fingerprint("labelled"), data.fingerprint("test"), model_fingerprint(model))
+    return _load_rows(data, name, model, length, *state)
+
+
+@lru_cache(maxsize=8)
+def _load_rows(data: TaskData, name: str, model: str, length: int, *state: str) -> tuple[EncodedRows, tuple[str, ...]]:
+    """`state`: fingerprints of the files, which may change under the same names."""
+    from electrakit.finetune.classifier import load_tokenizer
+
+    examples, tokenizer, is_training = data.read(name), load_tokenizer(model), name == "train"
+    if data.task.kind != "sentences":
+        return TOKEN_ENCODERS[data.task.kind](examples, tokenizer, length, is_training), examples.warnings
+    return encode(examples, tokenizer, length, is_training and data.task.both_orders), examples.warnings
+
+
+def model_size(model: str) -> Size:
+    from electrakit.finetune.classifier import load_config
+
+    config = load_config(model)
+    with explain_load_errors(model):  # not every model has a hidden size
+        return size_of(config.hidden_size)
+
+
+def check_preset(config: TuningConfig) -> None:
+    """Refuse a file of settings for a task that does not exist: it would silently change nothing."""
+    known = (*TASKS, *TOKEN_TASKS)
+    for path in preset_files(config.preset) if config.preset not in FINETUNE_PRESETS else []:
+        unknown = [name for name in read_preset(path)["tasks"] if name not in known]
+        if unknown:
+            raise UserError(f"{path}: there is no task {unknown[0]!r}; there are {', '.join(known)}")

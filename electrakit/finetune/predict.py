@@ -1,0 +1,234 @@
+"""Predicts a file with a fine-tuned model: labels of rows, answers to questions, or tags of words."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electrakit.common.atomic import atomic_write
+from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.progress import console
+from electrakit.config.finetune import FinetuneSettings
+from electrakit.finetune.tasks import Task
+from electrakit.finetune.tokens.spans import answers_of, as_json, best_texts, ranked
+from electrakit.finetune.tokens.squad import read_unlabelled
+from electrakit.finetune.tokens.tags import OUTSIDE, TagExamples, encode_tags, sentence_lines, tags_of
+from electrakit.finetune.tokens.tasks import TOKEN_TASKS
+from electrakit.finetune.tokens.windows import encode_squad
+from electrakit.finetune.user_tables import TEXT_COLUMNS, examples_of, read_table
+
+# Ends of the names of transformers classes.
+ROWS, SPANS, TAGS = "ForSequenceClassification", "ForQuestionAnswering", "ForTokenClassification"
+# The labels of a pretrained discriminator, which is a tagger to transformers.
+REPLACED = {"original", "replaced"}
+# Tokens of a row, if the model has so many positions.
+MAX_LENGTH = 512
+
+
+@dataclass(frozen=True)
+class LabelPrediction:
+    """The label of a row and its probability, or a number."""
+
+    prediction: str | float
+    probability: float | None = None
+
+
+@dataclass(frozen=True)
+class AnswerPrediction:
+    """The answer to a question."""
+
+    id: str
+    prediction: str
+    nbest: list[dict[str, Any]]
+    """The best answers with their probabilities, in the format of SQuAD's scripts."""
+    null_odds: float | None = None
+    """Models of SQuAD 2.0: the higher, the less likely is an answer."""
+
+
+@dataclass(frozen=True)
+class TagPrediction:
+    """The tags of a sentence's words."""
+
+    words: list[str]
+    tags: list[str]
+
+
+Prediction = LabelPrediction | AnswerPrediction | TagPrediction
+
+
+@dataclass(frozen=True)
+class FilePredictions:
+    """The predictions for a file, as objects and as text."""
+
+    rows: Sequence[Prediction]
+    text: str
+    """As it is printed, or written to the file that is named."""
+    files: dict[str, str] = field(default_factory=dict)
+    """As it is written to the folder that is named, if it is more than one file."""
+
+
+@dataclass(frozen=True)
+class FinetunedModel:
+    """A model's folder, config and tokenizer; its weights are loaded when it predicts."""
+
+    place: str
+    config: Any
+    tokenizer: Any
+    device: str | None
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What fine-tuning with electrakit stored in the config: columns, length, threshold."""
+        return getattr(self.config, "electrakit", None) or {}
+
+    @property
+    def max_length(self) -> int:
+        from electrakit.finetune.encode import num_positions
+
+        return min(MAX_LENGTH, num_positions(self.config, self.tokenizer))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(self.config.id2label[number] for number in range(self.config.num_labels))
+
+    def logits(self, kind: str, task: Task, rows: Any) -> np.ndarray:
+        from electrakit.finetune.train_job import TASK_KINDS, choose_device, evaluate
+
+        device = choose_device(self.device)
+        model = TASK_KINDS[kind].open(self.place, task).to(device)
+        return evaluate(model, rows, self.tokenizer.pad_token_id, device, FinetuneSettings())
+
+
+def predict(
+    model: str | Path,
+    file: str | Path,
+    *,
+    out: str | Path | None = None,
+    text: str | Sequence[str] = (),
+    device: str | None = None,
+) -> Sequence[Prediction]:
+    """Predict a file with a fine-tuned model; write the predictions to `out` if that is named.
+
+    A classifier takes a .tsv, .csv or .jsonl file: the label of each row, with its probability. A model of SQuAD takes a file of SQuAD,
+    or a table of questions and contexts: the answer to each question; `out` is a folder. A tagger takes words, one in each line, as in
+    CoNLL-2000: the tag of each word.
+    """
+    text = (text,) if isinstance(text, str) else tuple(text)
+    predictions = predict_file(str(model), Path(file), text, device)
+    if out is not None:
+        write_predictions(predictions, Path(out))
+    return predictions.rows
+
+
+def predict_file(place: str, file: Path, text: tuple[str, ...], device: str | None) -> FilePredictions:
+    """What is predicted depends on the class of the model."""
+    from electrakit.finetune.classifier import load_config, load_tokenizer
+
+    config = load_config(place)
+    if not file.is_file():
+        raise UserError(f"the file {file} does not exist")
+    name = next(iter(config.architectures or []), ROWS)  # a config that names no class is taken for a classifier's
+    predictors: dict[str, Callable[[FinetunedModel, Path], FilePredictions]] = {
+        ROWS: lambda model, file: predict_labels(model, file, text),
+        SPANS: predict_answers,
+        TAGS: predict_tags,
+    }
+    ending = next((ending for ending in predictors if name.endswith(ending)), None)
+    if ending is None:
+        raise UserError(
+            f"{place!r} is of the class {name}, which was not fine-tuned to predict anything; electra finetune does that"
+        )
+    if ending == TAGS and set(config.id2label.values()) == REPLACED:
+        raise UserError(
+            f"{place!r} tells original tokens from replaced ones, and was not fine-tuned; electra finetune does that"
+        )
+    if text and ending != ROWS:
+        raise UserError(f"{place!r} is of the class {name}, which takes no --text: the layout of its files is fixed")
+    return predictors[ending](FinetunedModel(place, config, load_tokenizer(place), device), file)
+
+
+def write_predictions(predictions: FilePredictions, out: Path) -> None:
+    files = predictions.files
+    with explain_write_errors(out):
+        if not files and out.is_dir():
+            raise UserError(f"--out {out} is a folder; name a file for the predictions")
+        if not files:
+            atomic_write(out, predictions.text.encode())
+            return
+        if out.suffix or out.is_file():
+            raise UserError(f"--out {out}: {', '.join(files)} will be written; name a folder for them")
+        for name, content in files.items():
+            atomic_write(out / name, content.encode())
+
+
+def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> FilePredictions:
+    """The label of each row of a table, or a number."""
+    from electrakit.finetune.encode import encode
+
+    table = read_table(file)
+    known = next((one for one in TEXT_COLUMNS if set(one) <= set(table.columns)), ())
+    columns = tuple(text or model.notes.get("columns", ()) or known)
+    if not columns or not set(columns) <= set(table.columns):
+        wanted = " and ".join(map(repr, columns)) or "text"
+        raise UserError(f"{file} has the columns {', '.join(table.columns)}, not {wanted}; name them with --text")
+    labels = None if model.config.num_labels == 1 else model.labels
+    task = Task("own", "own", (), columns, (), label="", labels=labels)
+    length = model.notes.get("length") or model.max_length
+    examples = examples_of(table, task, needs_labels=False)
+    for warning in examples.warnings:
+        console.print(warning, style="yellow", markup=False, soft_wrap=True)
+    rows = encode(examples, model.tokenizer, length)
+    found = [_label_of(labels, each) for each in model.logits("sentences", task, rows).astype(float)]
+    columns = ("prediction",) if labels is None else ("prediction", "probability")
+    lines = ["\t".join(["index", *columns])]
+    lines += [
+        "\t".join([str(index), *(str(getattr(row, name)) for name in columns)]) for index, row in enumerate(found)
+    ]
+    return FilePredictions(found, "\n".join(lines) + "\n")
+
+
+def _label_of(labels: tuple[str, ...] | None, logits: np.ndarray) -> LabelPrediction:
+    if labels is None:
+        return LabelPrediction(round(float(logits[0]), 4))
+    powers = np.exp(logits - logits.max())
+    return LabelPrediction(labels[int(logits.argmax())], round(float(powers.max() / powers.sum()), 4))
+
+
+def predict_answers(model: FinetunedModel, file: Path) -> FilePredictions:
+    """The answer to each question; a model of SQuAD 2.0 gives none above the threshold that was best on its dev file."""
+    from electrakit.finetune.tokens.model import ANSWERABLE_FILE
+
+    may_be_unanswerable = (Path(model.place) / ANSWERABLE_FILE).exists()
+    task = TOKEN_TASKS["squad2" if may_be_unanswerable else "squad"]
+    rows = encode_squad(read_unlabelled(file), model.tokenizer, model.notes.get("length") or model.max_length, False)
+    best, null_odds = answers_of(rows, model.logits("spans", task, rows))
+    texts, shares = best_texts(best, null_odds, model.notes.get("threshold", 0.0)), ranked(best)
+    found = [
+        AnswerPrediction(name, text, shares[name], null_odds[name] if may_be_unanswerable else None)
+        for name, text in texts.items()
+    ]
+    files = {"predictions.json": as_json(texts), "nbest_predictions.json": as_json(shares)}
+    if may_be_unanswerable:
+        files["null_odds.json"] = as_json(null_odds)
+    return FilePredictions(found, files["predictions.json"], files)
+
+
+def predict_tags(model: FinetunedModel, file: Path) -> FilePredictions:
+    """The tag of each word: the lines of the file with one more column."""
+    sentences, _ = sentence_lines(file)
+    words = [[fields[0] for _, fields in lines] for lines in sentences]
+    task = replace(TOKEN_TASKS["chunking"], labels=model.labels)
+    examples = TagExamples(words, [[OUTSIDE] * len(each) for each in words], model.labels)
+    rows = encode_tags(examples, model.tokenizer, model.max_length, False)
+    assert rows.word_of is not None
+    num_unseen = sum(map(len, words)) - int((rows.word_of >= 0).sum())
+    if num_unseen:
+        console.print(f"{num_unseen:,} words are {OUTSIDE}: the model did not see them", markup=False, style="yellow")
+    found = tags_of(task, rows, model.logits("tags", task, rows))
+    lines = []
+    for sentence, tags in zip(sentences, found, strict=True):
+        lines += [" ".join([*fields, tag]) for (_, fields), tag in zip(sentence, tags, strict=True)] + [""]
+    predictions = [TagPrediction(each, tags) for each, tags in zip(words, found, strict=True)]
+    return FilePredictions(predictions, "\n".join(lines) + "\n")

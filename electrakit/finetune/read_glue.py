@@ -1,0 +1,199 @@
+"""Reads the sentences and labels of GLUE, from the official TSV files or the layout of the Hugging Face datasets."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from electrakit.common.errors import UserError
+from electrakit.finetune.tasks import Split, Task, plain
+
+RELEASED_MRPC = "msr_paraphrase_train.txt"
+MRPC_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
+ROW_PROBLEMS = {
+    "broken": "with too few columns are left out",
+    "empty": "have an empty sentence",
+    "undecodable": "are not quite UTF-8",
+}
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The rows of a split. Labels are class numbers, or numbers to predict; None where the file has none."""
+
+    first: list[str]
+    second: list[str] | None
+    labels: list[float] | None
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+class ExamplesBuilder:
+    """Collects the rows of a split and counts their problems."""
+
+    def __init__(self, task: Task, has_labels: bool) -> None:
+        self.task = task
+        self.texts: tuple[list[str], ...] = tuple([] for _ in task.columns)
+        self.labels: list[float] | None = [] if has_labels else None
+        self.counts: Counter[str] = Counter()
+
+    def add(self, texts: list[str], label: str, where: str) -> None:
+        for column, text in zip(self.texts, texts, strict=True):
+            column.append(text)
+        self.counts["empty"] += not all(text.strip() for text in texts)
+        if self.labels is not None:
+            self.labels.append(label_number(self.task, label, where))
+
+    def finish(self, source: str, split: Split) -> Examples:
+        """The rows of a split of GLUE, with a warning if they are not those of the released file."""
+        if not self.texts[0]:
+            raise UserError(f"{source} has no rows")
+        warnings = rows_warning(self.task, split, len(self.texts[0]), "rows")
+        return self.examples(warnings + problem_warnings(f"{self.task.title} {split.name}", self.counts))
+
+    def examples(self, warnings: tuple[str, ...]) -> Examples:
+        return Examples(self.texts[0], self.texts[1] if len(self.texts) > 1 else None, self.labels, warnings)
+
+
+def rows_warning(task: Task, split: Split, num_rows: int, what: str) -> tuple[str, ...]:
+    """A warning if a file is not as long as the released one."""
+    if num_rows == split.num_rows:
+        return ()
+    return (f"{task.title} {split.name} has {num_rows:,} {what}, the released one {split.num_rows:,}",)
+
+
+def problem_warnings(where: str, counts: Counter[str], what: str = "rows") -> tuple[str, ...]:
+    return tuple(
+        f"{where}: {counts[name]:,} {what} {problem}" for name, problem in ROW_PROBLEMS.items() if counts[name]
+    )
+
+
+def label_number(task: Task, label: str, where: str) -> float:
+    """The number of a label's class, or the number that the label is."""
+    label = label.strip()
+    if task.labels is not None:
+        if label not in task.labels:
+            raise UserError(f"{where} has the label {label!r}; known labels are {', '.join(task.labels)}")
+        return task.labels.index(label)
+    number = finite_number(label)
+    if number is None:
+        raise UserError(f"{where} has the label {label!r}; a number is needed")
+    return number
+
+
+def finite_number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None
+
+
+def read_split(data: str, task: Task, split: Split) -> Examples:
+    """The rows of a split. `data`: the folder of all tasks, or `hf:PATH_OR_NAME`."""
+    if data.startswith("hf:"):
+        from electrakit.finetune.read_hf import read_hf
+
+        return read_hf(data[3:], task, split)
+    path = find_file(Path(data), task, split)
+    if path is None:
+        names = " or ".join(split.files)
+        folder = find_folder(Path(data), split.folders or task.folders) or Path(data) / task.title
+        raise UserError(f"{task.title} has no {names} in {folder}; electra glue --download {data} fetches GLUE")
+    return read_tsv(path, task, split)
+
+
+def has_split(data: str, task: Task, split: Split) -> bool:
+    if data.startswith("hf:"):
+        from electrakit.finetune.read_hf import has_hf
+
+        return has_hf(data[3:], task, split)
+    return find_file(Path(data), task, split) is not None
+
+
+def find_folder(data: Path, names: tuple[str, ...]) -> Path | None:
+    """The folder of a task, in any spelling; `data` may be that folder itself."""
+    if not data.is_dir():
+        raise UserError(f"the data folder {data} does not exist; electra glue --download {data} fetches GLUE")
+    is_the_task = plain(data.resolve().name) in {plain(name) for name in names}
+    return next(iter(folders_named(data, names)), data if is_the_task else None)
+
+
+def folders_named(data: Path, names: tuple[str, ...]) -> list[Path]:
+    """The folders in `data` that have one of these names, in any spelling."""
+    wanted = {plain(name) for name in names}
+    return [folder for folder in sorted(data.iterdir()) if folder.is_dir() and plain(folder.name) in wanted]
+
+
+def find_file(data: Path, task: Task, split: Split) -> Path | None:
+    folder = find_folder(data, split.folders or task.folders)
+    paths = [folder / name for name in split.files] if folder else []
+    return next((path for path in paths if path.exists()), None)
+
+
+def text_lines(path: Path, counts: Counter[str]) -> Iterator[str]:
+    """The lines without their line feed. Bytes that are not UTF-8 are replaced, and their lines counted."""
+    try:
+        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    for line in content.split(b"\n"):  # not splitlines: a sentence may hold other separators
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError:
+            text = line.decode("utf-8", "replace")
+            counts["undecodable"] += 1
+        yield text
+
+
+def tsv_lines(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
+    """The number, from 1, and the fields of each line that is not empty. A quote in GLUE's files is an ordinary character."""
+    for number, text in enumerate(text_lines(path, counts), 1):
+        if line := text.rstrip("\r"):
+            yield number, line.split("\t")
+
+
+def read_tsv(path: Path, task: Task, split: Split) -> Examples:
+    """The rows of an official file."""
+    builder = ExamplesBuilder(task, split.has_labels)
+    wanted = (*task.columns, task.label) if split.has_labels else task.columns
+    lines = tsv_lines(path, builder.counts)
+    header = split.header or tuple(next(lines, (1, wanted))[1])
+    places = column_places(header, wanted, path)
+    mrpc_dev = mrpc_dev_pairs(path) if path.name == RELEASED_MRPC else None
+    for number, fields in lines:
+        if number == 1 and tuple(fields[: len(header)]) == header:
+            continue  # a copy that has the header which the released file lacks
+        if len(fields) <= max(places):
+            # Test rows are not skipped: each has its place in the submission.
+            if task.skips_broken_rows and split.has_labels:
+                builder.counts["broken"] += 1
+                continue
+            raise UserError(
+                f"{path} line {number} has {len(fields)} columns, needed are {max(places) + 1}; mend or remove the line"
+            )
+        if mrpc_dev is not None and (tuple(fields[1:3]) in mrpc_dev) != (split.name == "dev"):
+            continue
+        values = [fields[place] for place in places]
+        builder.add(values[: len(task.columns)], values[-1], f"{path} line {number}")
+    return builder.finish(str(path), split)
+
+
+def column_places(header: tuple[str, ...], wanted: tuple[str, ...], path: Path) -> list[int]:
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise UserError(f"{path} has no column {missing[0]!r}; its first line has {', '.join(map(repr, header))}")
+    return [header.index(name) for name in wanted]
+
+
+def mrpc_dev_pairs(path: Path) -> set[tuple[str, ...]]:
+    """The sentence ids of GLUE's dev rows, which are in the training file of MRPC as Microsoft released it."""
+    lists = [path.parent / name for name in MRPC_DEV_IDS if (path.parent / name).exists()]
+    if not lists:
+        raise UserError(
+            f"{path} holds training and dev rows of MRPC; the list of GLUE's dev rows, dev_ids.tsv, is not beside it: "
+            "electra glue --download fetches it"
+        )
+    return {tuple(fields[:2]) for _, fields in tsv_lines(lists[0], Counter())}

@@ -1,0 +1,108 @@
+"""Reads GLUE in the Hugging Face layout: a folder of parquet files or saved datasets, or a dataset of the hub."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from electrakit.common.errors import UserError, one_line
+from electrakit.common.safe_load import hub_problem
+from electrakit.finetune.read_glue import Examples, ExamplesBuilder, find_folder
+from electrakit.finetune.tasks import Split, Task
+
+HUB_NAME = "nyu-mll/glue"
+
+
+def read_hf(name: str, task: Task, split: Split) -> Examples:
+    """The rows of a split of `hf:name`."""
+    source = f"hf:{name} {hf_name(task, split)} {split.hf}"
+    dataset = load(name, hf_name(task, split), split.folders or task.folders)
+    if split.hf not in dataset:
+        raise UserError(f"{source}: there is no split {split.hf!r} but {', '.join(map(repr, dataset))}")
+    rows = dataset[split.hf]
+    columns = task.hf_columns or task.columns
+    for column in (*columns, *(["label"] if split.has_labels else [])):
+        if column not in rows.column_names:
+            raise UserError(f"{source} has no column {column!r} but {', '.join(map(repr, rows.column_names))}")
+    builder = ExamplesBuilder(task, split.has_labels)
+    texts = [list(rows[column]) for column in columns]  # by column: row by row takes minutes
+    labels = spelled_labels(task, rows) if split.has_labels else [""] * len(rows)
+    for number, (label, *values) in enumerate(zip(labels, *texts, strict=True), 1):
+        builder.add([str(value or "") for value in values], label, f"{source} row {number}")
+    return builder.finish(source, split)
+
+
+def spelled_labels(task: Task, rows: Any) -> list[str]:
+    """The labels as the official files spell them; here classes are numbers."""
+    names = getattr(rows.features.get("label"), "names", None)
+    if names is None or not set(names) <= set(task.labels or ()):  # such as unacceptable, acceptable: ours are 0, 1
+        names = task.hf_labels or task.labels or ()
+    spelled = dict(enumerate(names))
+    return [str(spelled.get(label, label) if isinstance(label, int) else label) for label in rows["label"]]
+
+
+def has_hf(name: str, task: Task, split: Split) -> bool:
+    if not Path(name).is_dir():
+        require_reachable(hub_name(name))  # that nothing can be read at all is no answer
+    try:
+        return split.hf in load(name, hf_name(task, split), split.folders or task.folders)
+    except UserError:
+        return False
+
+
+def hf_name(task: Task, split: Split) -> str:
+    return split.name if split.folders else task.hf_name or task.name
+
+
+def import_datasets(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(f"hf:{name} needs the datasets library; pip install 'electrakit[hf]'") from None
+    return datasets
+
+
+def hub_name(name: str) -> str:
+    return HUB_NAME if name == "glue" else name
+
+
+@lru_cache(maxsize=4)
+def require_reachable(name: str) -> None:
+    is_cached = (Path(import_datasets(name).config.HF_DATASETS_CACHE) / name.replace("/", "___")).is_dir()
+    if not is_cached and (problem := hub_problem(name, "dataset")):
+        raise UserError(
+            f"hf:{name} is no folder here, and the Hugging Face hub does not give it ({problem}); check its name and the network"
+        )
+
+
+def files_of(name: str, task: Task) -> list[Path]:
+    """The files of a task in a folder."""
+    folder = find_folder(Path(name), (task.hf_name or task.name, *task.folders))
+    return sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
+
+
+@lru_cache(maxsize=4)
+def load(name: str, variant: str, folders: tuple[str, ...]) -> Any:
+    """All splits of a task."""
+    datasets = import_datasets(name)
+    if Path(name).is_dir():
+        folder = find_folder(Path(name), (variant, *folders))
+        if folder is None:
+            raise UserError(f"hf:{name} has no folder {variant!r}")
+        if (folder / "dataset_dict.json").exists():
+            return datasets.load_from_disk(str(folder))
+        files: dict[str, list[str]] = {}
+        for path in sorted(folder.glob("*.parquet")):
+            files.setdefault(path.name.split("-")[0].removesuffix(".parquet"), []).append(str(path))
+        if not files:
+            raise UserError(f"{folder} holds neither dataset_dict.json nor train-*.parquet")
+        return {
+            split: datasets.Dataset.from_parquet(paths, keep_in_memory=True)  # nothing of it is left in a cache
+            for split, paths in files.items()
+        }
+    require_reachable(hub_name(name))
+    try:
+        return datasets.load_dataset(hub_name(name), variant)
+    except Exception as error:  # its own errors have no common class
+        raise UserError(
+            f"cannot load the dataset {hub_name(name)!r} ({variant}): {one_line(error)}; check its name and the network, or name a folder"
+        ) from None

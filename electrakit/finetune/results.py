@@ -1,0 +1,245 @@
+"""The results of fine-tuning as dataclasses: of one run, of all runs of a task, and of GLUE; files on disk hold the same."""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from electrakit.common.errors import UserError
+from electrakit.config.finetune import FinetuneSettings
+from electrakit.finetune.tasks import AVERAGED, TASKS
+
+ScoresBySplit = dict[str, dict[str, float]]
+"""By split and metric."""
+
+
+@dataclass
+class EvaluationResult:
+    """The scores of some splits, and what helps to understand them."""
+
+    scores: ScoresBySplit = field(default_factory=dict)
+    collapsed: list[str] = field(default_factory=list)
+    """Signs in the predictions that nothing was learned."""
+    details: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """More for the result's file: by name and split."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Predictions in formats of other tools: file name and content."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """The result of one run, as `seed_N.json` holds it. What has a default may be missing in files of older versions."""
+
+    identity: dict[str, Any]
+    """What decides the result."""
+    task: str = ""
+    title: str
+    seed: int
+    model: str = ""
+    start_from: str | None
+    kind: str = ""
+    labels: Sequence[str] | None = None
+    metric: str
+    score: float | None
+    """On dev; None where it is undefined, as a correlation of constant predictions is."""
+    scores: ScoresBySplit
+    collapsed: list[str]
+    """Signs that nothing was learned."""
+    num_steps: int = 0
+    losses: list[list[float]]
+    """Pairs of step and training loss."""
+    files: list[str]
+    details: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By name and split; in the file they stand beside the other fields."""
+    head: str
+    warnings: list[str]
+    num_parameters: int = 0
+    device: str = ""
+    seconds: dict[str, float]
+
+    @property
+    def score_or_zero(self) -> float:
+        """An undefined score counts as 0, and the run is marked as collapsed."""
+        return 0.0 if self.score is None else float(self.score)
+
+    def as_json(self) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            content |= value if entry.name == "details" else {entry.name: value}
+        return content
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        names = {entry.name for entry in fields(cls)}
+        known = {name: value for name, value in content.items() if name in names}
+        return cls(**known, details={name: value for name, value in content.items() if name not in names})
+
+
+REQUIRED = {entry.name for entry in fields(JobResult) if entry.default is MISSING and entry.default_factory is MISSING}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResults:
+    """All runs of one task: the dev score is their median, and collapsed runs are part of it."""
+
+    title: str
+    metric: str
+    median: float
+    mean: float
+    sd: float | None
+    min: float
+    max: float
+    seeds: list[int]
+    scores: list[float]
+    """One for each seed."""
+    best_seed: int
+    collapsed: dict[str, list[str]]
+    """Seeds of collapsed runs, and the reasons."""
+    num_undefined: int
+    """Undefined scores, which count as 0."""
+    medians: ScoresBySplit
+    start_from: str | None
+    """The run whose model training started from; None: the pretrained model."""
+    head: str
+    settings: FinetuneSettings
+    warnings: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneResult(TaskResults):
+    """What `finetune` returns and results.json holds."""
+
+    model: str
+    preset: str
+    task: str
+    """What is predicted from which columns."""
+    files: list[str]
+    """Files of predictions of the best run."""
+    test: ScoresBySplit | None = None
+    """Test scores of the best run; None without a test file."""
+
+    def as_json(self) -> dict[str, Any]:
+        content = {"model": self.model, "preset": self.preset, "task": self.task} | asdict(self)
+        return {name: value for name, value in content.items() if name != "test" or value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlueTaskResults(TaskResults):
+    """A task of GLUE."""
+
+    released_splits: list[str]
+    """The dev splits with as many rows as were released: scores on other rows are not scores of that dataset."""
+
+
+@dataclass(frozen=True)
+class GlueAverage:
+    """The mean of the medians over the eight tasks, or over those that were run. WNLI is never in it."""
+
+    value: float | None = None
+    tasks: list[str] = field(default_factory=list)
+    is_complete: bool = False
+    """Whether it is over all eight tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlueResults:
+    """What `glue` returns and results.json holds."""
+
+    model: str = ""
+    weights: str | None = None
+    """A fingerprint of the model's weights; None for a model of the hub."""
+    preset: str = ""
+    ensemble: int = 1
+    tasks: dict[str, GlueTaskResults] = field(default_factory=dict)
+    average: GlueAverage = field(default_factory=GlueAverage)
+    ensembles: dict[str, float] = field(default_factory=dict)
+    """Dev scores of the best runs combined, by task."""
+    submission: str = ""
+    """What became of submission.zip."""
+    downloaded: list[Path] = field(default_factory=list)
+    """With `download`: the files, and nothing else is set."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "downloaded"}
+
+
+def best_results(results: Sequence[JobResult], number: int = 1) -> list[JobResult]:
+    """The runs with the highest dev scores; of equal ones the first seeds."""
+    return sorted(results, key=lambda result: (-result.score_or_zero, result.seed))[:number]
+
+
+def summary_fields(results: Sequence[JobResult]) -> dict[str, Any]:
+    """The fields of TaskResults, by name."""
+    results = sorted(results, key=lambda result: result.seed)
+    first, scores = results[0], [result.score_or_zero for result in results]
+    return {
+        "title": first.title,
+        "metric": first.metric,
+        "median": statistics.median(scores),
+        "mean": statistics.fmean(scores),
+        "sd": statistics.stdev(scores) if len(scores) > 1 else None,
+        "min": min(scores),
+        "max": max(scores),
+        "seeds": [result.seed for result in results],
+        "scores": scores,
+        "best_seed": best_results(results)[0].seed,
+        "collapsed": {str(result.seed): result.collapsed for result in results if result.collapsed},
+        "num_undefined": sum(result.score is None for result in results),
+        "medians": {
+            split: {
+                metric: statistics.median(result.scores[split][metric] or 0.0 for result in results)
+                for metric in metrics
+            }
+            for split, metrics in first.scores.items()
+        },
+        "start_from": first.start_from,
+        "head": first.head,
+        "settings": FinetuneSettings(**first.identity["settings"]),
+        "warnings": list(dict.fromkeys(warning for result in results for warning in result.warnings)),
+        "seconds": sum(result.seconds["all"] for result in results),
+    }
+
+
+def summarise(results: Sequence[JobResult]) -> TaskResults:
+    return TaskResults(**summary_fields(results))
+
+
+def summarise_glue(
+    by_task: Mapping[str, Sequence[JobResult]], more_warnings: Mapping[str, Sequence[str]]
+) -> dict[str, GlueTaskResults]:
+    """All tasks in the order of the table. `more_warnings`: by task, added to those of the runs."""
+    tasks = {}
+    for name in [name for name in TASKS if by_task.get(name)]:
+        summary = summary_fields(by_task[name])
+        summary["warnings"] += more_warnings.get(name, ())
+        tasks[name] = GlueTaskResults(**summary, released_splits=released_splits(name, by_task[name][0]))
+    return tasks
+
+
+def released_splits(task: str, result: JobResult) -> list[str]:
+    answers = result.details.get("answers", {})
+    return [split for split, each in answers.items() if len(each) == TASKS[task].split(split).num_rows]
+
+
+def average(medians: Mapping[str, float]) -> GlueAverage:
+    """Of the tasks' medians."""
+    names = [name for name in AVERAGED if name in medians]
+    value = statistics.fmean(medians[name] for name in names) if names else None
+    return GlueAverage(value, names, is_complete=len(names) == len(AVERAGED))
+
+
+def require_no_other_results(verb: str, out: Path) -> None:
+    """A folder holds the results of one command: those of another would be overwritten."""
+    try:
+        before = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    # The key that only the results of this command have.
+    verbs = {"trials": "search", "average": "glue", "medians": "finetune"}
+    other = next((name for key, name in verbs.items() if key in before), verb)
+    if other != verb:
+        raise UserError(f"{out} has the results of electra {other}; use another --out for electra {verb}")

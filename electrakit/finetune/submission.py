@@ -1,0 +1,67 @@
+"""Writes submission.zip for the GLUE server from test predictions: all eleven files, or no zip."""
+
+import io
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from electrakit.common.atomic import atomic_write
+from electrakit.finetune.tasks import TASKS, Split, Task
+
+FILES: dict[str, tuple[Task, Split]] = {
+    split.submission: (task, split) for task in TASKS.values() for split in task.splits if split.submission
+}
+# A fixed date: the same predictions are the same bytes.
+ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def combine(task: Task, logits: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean of several runs' predictions: class probabilities (N, labels), or numbers (N, 1)."""
+    if task.is_regression:
+        return np.mean(logits, axis=0)
+    powers = [np.exp(each - each.max(-1, keepdims=True)) for each in logits]
+    return np.mean([each / each.sum(-1, keepdims=True) for each in powers], axis=0)
+
+
+def prediction_lines(task: Task, scores: np.ndarray) -> list[str]:
+    """A header and a line for each row, in the format of the GLUE server."""
+    if task.labels is None:
+        values = np.clip(scores[:, 0], *task.limits) if task.limits else scores[:, 0]
+        labels = [f"{value:.3f}" if task.limits else f"{value:.6g}" for value in values]
+    else:
+        labels = [task.labels[number] for number in scores.argmax(-1)]
+    return ["index\tprediction", *(f"{index}\t{label}" for index, label in enumerate(labels))]
+
+
+def filler_lines(task: Task, num_rows: int) -> list[str]:
+    """The first label, or 0, in every row: for a task that was not run."""
+    return prediction_lines(task, np.zeros((num_rows, len(task.labels or "0"))))
+
+
+def write_submission(predictions: dict[str, np.ndarray], path: Path, fill: bool) -> str:
+    """Write the zip; return a sentence on what was done. `predictions`: file name -> scores (N, labels)."""
+    missing = [name for name in FILES if name not in predictions]
+    if not predictions:
+        path.unlink(missing_ok=True)
+        return "No submission.zip: there are no test files."
+    if missing and not fill:
+        path.unlink(missing_ok=True)
+        return f"No submission.zip: {', '.join(missing)} missing; the server wants all files. --fill fills them with one label."
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, (task, split) in FILES.items():
+            lines = (
+                prediction_lines(task, predictions[name]) if name in predictions else filler_lines(task, split.num_rows)
+            )
+            archive.writestr(zipfile.ZipInfo(name, ZIP_DATE), "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED)
+    atomic_write(path, content.getvalue())
+    wrong = [
+        f"{name} has {len(predictions[name]):,} rows instead of {split.num_rows:,}"
+        for name, (_, split) in FILES.items()
+        if name in predictions and len(predictions[name]) != split.num_rows
+    ]
+    done = "submission.zip is written"
+    done += f", {', '.join(missing)} filled with one label: their scores mean nothing" if missing else ""
+    return done + (f". The server will refuse it: {'; '.join(wrong)}." if wrong else ".")

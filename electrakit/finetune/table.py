@@ -1,0 +1,228 @@
+"""The tables and plots of results: rows and cells as data, and Markdown and pictures made of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from electrakit.common.plots import MUTED, PALETTE, add_legend, draw_line, new_figure, to_png
+from electrakit.common.words import count_runs, format_percent, markdown_table
+from electrakit.finetune.published import COLUMNS, PUBLISHED, REFERENCE
+from electrakit.finetune.results import GlueAverage, GlueResults, JobResult, TaskResults
+from electrakit.finetune.tasks import AVERAGED, TASKS
+
+DASH = "–"
+
+
+class Column(NamedTuple):
+    """A column of the table of tasks."""
+
+    title: str
+    is_text: bool = False
+    """Aligned as text on the page of results."""
+    on_terminal: bool = True
+    """False where a terminal has no room for it."""
+
+
+TASK_COLUMNS = (
+    *map(Column, ("task", "metric", "median", "mean", "sd", "min", "max")),
+    Column("best seed", on_terminal=False),
+    Column("begins with", is_text=True),
+    Column("notes", is_text=True, on_terminal=False),
+)
+
+
+class Cell(NamedTuple):
+    """A cell, and a remark that stands in brackets or in small print."""
+
+    text: str
+    remark: str = ""
+
+
+class Note(NamedTuple):
+    """What must not be overlooked; some of it emphasised, before the rest."""
+
+    text: str
+    emphasis: str = ""
+
+    def plain(self) -> str:
+        return f"{self.emphasis} {self.text}".strip()
+
+    def markdown(self) -> str:
+        return f"**{self.emphasis}** {self.text}" if self.emphasis else self.text
+
+
+@dataclass(frozen=True)
+class Row:
+    cells: tuple[Cell, ...]
+    kind: str = ""
+    """`ours`, `spread` or `published` in the table of all models."""
+    notes: tuple[Note, ...] | None = None
+    """The last column, in tables that have one of notes."""
+
+
+@dataclass(frozen=True)
+class Table:
+    header: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def markdown(self) -> str:
+        lines = []
+        for row in self.rows:
+            cells = [f"{cell.text} ({cell.remark})" if cell.remark else cell.text for cell in row.cells]
+            if row.kind == "ours":
+                cells[0] = f"**{row.cells[0].text}** ({row.cells[0].remark})"
+            if row.notes is not None:
+                cells.append("; ".join(note.markdown() for note in row.notes) or DASH)
+            lines.append(cells)
+        return markdown_table(self.header, lines)
+
+
+def models_table(results: GlueResults) -> Table:
+    """The table that papers print: measured scores above, the published rows below."""
+    header = ("model", *(TASKS[name].title for name in COLUMNS), "average")
+    tasks, average = results.tasks, results.average
+    medians = [Cell(format_percent(tasks[name].median if name in tasks else None)) for name in COLUMNS]
+    spreads = [Cell(format_percent(tasks[name].sd if name in tasks else None)) for name in COLUMNS]
+    is_partial = not average.is_complete and average.value is not None
+    scope = f"{len(average.tasks)} of {len(AVERAGED)} tasks" if is_partial else ""
+    rows = [
+        Row((Cell(Path(results.model).name, "ours"), *medians, Cell(format_percent(average.value), scope)), "ours"),
+        Row((Cell("standard deviation"), *spreads, Cell(DASH)), "spread"),
+    ]
+    for row in PUBLISHED:
+        scores = [Cell(f"{score:.1f}") for score in row.scores] or [Cell(DASH)] * len(COLUMNS)
+        rows.append(Row((Cell(row.name, f"published: {row.source}"), *scores, Cell(f"{row.mean:.1f}")), "published"))
+    return Table(header, tuple(rows))
+
+
+def tasks_table(tasks: Mapping[str, TaskResults]) -> Table:
+    """Each task with its spread and its notes."""
+    rows = []
+    for task in tasks.values():
+        scores = [format_percent(value) for value in (task.median, task.mean, task.sd, task.min, task.max)]
+        cells = [task.title, task.metric, *scores, str(task.best_seed), task.start_from or "the model"]
+        rows.append(Row(tuple(map(Cell, cells)), notes=tuple(notes_of(task))))
+    return Table(tuple(column.title for column in TASK_COLUMNS), tuple(rows))
+
+
+def notes_of(task: TaskResults) -> list[Note]:
+    notes = list(map(Note, task.warnings))
+    if task.collapsed:
+        seeds = ", ".join(f"seed {seed}: {'; '.join(reasons)}" for seed, reasons in task.collapsed.items())
+        notes.insert(0, Note(f"({seeds})", f"{len(task.collapsed)} of {len(task.seeds)} runs collapsed"))
+    if task.num_undefined:
+        notes.append(Note(f"{task.num_undefined} undefined scores count as 0"))
+    return notes
+
+
+def glue_markdown(results: GlueResults) -> str:
+    """results.md."""
+    lines = [
+        f"# GLUE: {results.model}",
+        "",
+        f"{describe_scores(results)}. {average_note(results.average).markdown()}",
+        "",
+        models_table(results).markdown(),
+        "",
+        tasks_table(results.tasks).markdown(),
+    ]
+    for task in results.tasks.values():
+        medians = [(split, *each) for split, by_metric in task.medians.items() for each in by_metric.items()]
+        if len(medians) > 1:
+            scores = [f"{split} {metric} {format_percent(value)}" for split, metric, value in medians]
+            lines.append(f"\n{task.title}: {', '.join(scores)}.")
+    if results.ensembles:
+        lines.append(f"\n{describe_ensembles(results)}")
+    lines += ["", results.submission, "", "![scores](scores.png)", "", "![training losses](losses.png)"]
+    return "\n".join(lines) + "\n"
+
+
+def describe_scores(results: GlueResults) -> str:
+    return f"Dev scores × 100, the median of {count_runs(max((len(task.seeds) for task in results.tasks.values()), default=0))}"
+
+
+def describe_ensembles(results: GlueResults) -> str:
+    scores = [f"{TASKS[name].title} {format_percent(score)}" for name, score in results.ensembles.items()]
+    return f"The ensemble of the best {results.ensemble} runs on dev: {', '.join(scores)}." if scores else ""
+
+
+def average_note(average: GlueAverage) -> Note:
+    if average.is_complete:
+        return Note("The average is over the eight tasks; WNLI is left out, as usual.")
+    names = ", ".join(TASKS[name].title for name in average.tasks) or "no task"
+    emphasis = f"The average is over {len(average.tasks)} of {len(AVERAGED)} tasks"
+    return Note(f"({names}): not the average of the papers.", emphasis)
+
+
+# Of a run, a collapsed run and published scores.
+RUN, COLLAPSED, REFERENCE_COLOUR = PALETTE[0], PALETTE[1], PALETTE[7]
+DPI = 140
+
+
+def plot_scores(results: GlueResults) -> bytes:
+    """A PNG with a line for each task: each run a dot, a collapsed one a cross, the median a stroke, a published row diamonds."""
+    tasks = results.tasks
+    figure, (axes,) = new_figure(9, 1.5 + 0.42 * len(tasks))
+    for place, (name, task) in enumerate(tasks.items()):
+        axes.hlines(place, 100 * task.min, 100 * task.max, color=RUN, alpha=0.25, linewidth=5, zorder=1)
+        for seed, score in zip(task.seeds, task.scores, strict=True):
+            colour, marker = (COLLAPSED, "x") if str(seed) in task.collapsed else (RUN, "o")
+            axes.scatter(100 * score, place, c=colour, marker=marker, s=34, alpha=0.75)
+        axes.vlines(100 * task.median, place - 0.3, place + 0.3, color=RUN, linewidth=2)
+        median = format_percent(task.median)
+        axes.annotate(median, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=10)
+        if name in COLUMNS:
+            score = REFERENCE.scores[COLUMNS.index(name)]
+            edge = REFERENCE_COLOUR
+            axes.scatter(score, place, marker="D", facecolors="none", edgecolors=edge, s=42, linewidths=1.5, zorder=4)
+    legend: dict[str, dict[str, Any]] = {
+        "a run": {"marker": "o", "color": RUN},
+        "a run that collapsed": {"marker": "x", "color": COLLAPSED},
+        "median (the number)": {"marker": "|", "color": RUN},
+        f"published: {REFERENCE.name} ({REFERENCE.source})": {
+            "marker": "D",
+            "color": REFERENCE_COLOUR,
+            "markerfacecolor": "none",
+        },
+    }
+    for label, mark in legend.items():
+        axes.plot([], [], linestyle="none", label=label, **mark)
+    axes.set_yticks(range(len(tasks)), [f"{task.title}  {task.metric}" for task in tasks.values()])
+    axes.invert_yaxis()
+    axes.set_xlim(right=100)
+    axes.set_xlabel("dev score × 100", color=MUTED)
+    axes.grid(visible=False, axis="y")
+    _hide_left_edge(axes)
+    figure.suptitle(f"GLUE: {Path(results.model).name}", x=0.01, ha="left", fontsize=12, fontweight="bold")
+    add_legend(figure, loc="outside lower center", ncols=4)
+    return to_png(figure, DPI)
+
+
+def plot_losses(by_task: Mapping[str, Sequence[JobResult]]) -> bytes:
+    """A PNG with the training loss of every run, a panel for each task; of collapsed runs dashed."""
+    names = [name for name in TASKS if by_task.get(name)]
+    num_columns = min(4, len(names))
+    num_rows = -(-len(names) // num_columns)
+    figure, panels = new_figure(max(4.0, 2.8 * num_columns), 0.5 + 2.2 * num_rows, num_rows, num_columns)
+    for axes, name in zip(panels, names, strict=False):
+        for result in by_task[name]:
+            points = [(step, loss) for step, loss in result.losses if loss is not None]
+            if points:
+                colour, line_style = (COLLAPSED, "--") if result.collapsed else (RUN, "-")
+                steps, losses = zip(*points, strict=True)
+                draw_line(axes, steps, losses, colour, line_style=line_style)
+        axes.set_title(f"{TASKS[name].title}, {count_runs(len(by_task[name]))}", loc="left")
+        axes.set_ylim(bottom=0)
+        axes.grid(visible=False, axis="x")
+        _hide_left_edge(axes)
+    for axes in panels[len(names) :]:
+        axes.set_visible(False)
+    figure.supxlabel("steps", fontsize=9, color=MUTED)
+    figure.supylabel("training loss", fontsize=9, color=MUTED)
+    return to_png(figure, DPI)
+
+
+def _hide_left_edge(axes: Any) -> None:
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(length=0, labelcolor=MUTED)

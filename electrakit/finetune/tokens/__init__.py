@@ -1,0 +1,1 @@
+"""Tasks that predict tokens: SQuAD's answers and chunks."""

@@ -1,0 +1,153 @@
+"""Answers of SQuAD as spans of tokens: the loss, the n best answers of a question, their scores and files."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from electrakit.finetune.results import EvaluationResult
+from electrakit.finetune.tasks import Task
+from electrakit.finetune.tokens.squad_metrics import first_scores, second_scores
+from electrakit.finetune.tokens.windows import EncodedWindows
+
+# All three are those of the official code.
+NUM_BEST = 20
+MAX_ANSWER = 30  # tokens
+ANSWERABLE_WEIGHT = 0.5  # of the loss of predicting whether there is an answer
+
+
+def span_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each window (B): logits (B, T, 2 or 3), targets (B, 5) as in Windows."""
+    start, end, is_impossible, first, last = targets.unbind(-1)
+    places = torch.arange(logits.size(1), device=logits.device)
+    is_possible = (places >= first[:, None]) & (places <= last[:, None]) | (places == 0)
+    logits = logits.masked_fill(~torch.stack([is_possible] * logits.size(-1), -1), -torch.inf)
+    start_loss = nn.functional.cross_entropy(logits[..., 0], start, reduction="none")
+    end_loss = nn.functional.cross_entropy(logits[..., 1], end, reduction="none")
+    loss = (start_loss + end_loss) / 2
+    if task.may_be_unanswerable:
+        wanted = is_impossible.to(logits.dtype)
+        answerable = nn.functional.binary_cross_entropy_with_logits(logits[:, 0, 2], wanted, reduction="none")
+        loss = loss + ANSWERABLE_WEIGHT * answerable
+    return loss
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A span of a text that may answer a question."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+
+
+def score_spans(task: Task, rows: dict[str, Any], logits: dict[str, np.ndarray]) -> EvaluationResult:
+    """The scores of the answers, and the files that the official scripts take."""
+    evaluation = EvaluationResult()
+    for name, windows in rows.items():
+        best, null_odds = answers_of(windows, logits[name])
+        predicted = best_texts(best)
+        answers = {question.id: question.answers for question in windows.questions}
+        prefix = "" if name == "dev" else f"{name}_"
+        if task.may_be_unanswerable:
+            evaluation.scores[name], threshold = second_scores(answers, predicted, null_odds)
+            evaluation.details["threshold"] = {name: threshold}
+            evaluation.files[f"{prefix}answers.json"] = as_json(predicted)
+            evaluation.files[f"{prefix}null_odds.json"] = as_json(null_odds)
+            predicted = best_texts(best, null_odds, threshold)
+        else:
+            evaluation.scores[name] = first_scores(answers, predicted)
+        evaluation.collapsed += one_answer_reasons(name, predicted, answers)
+        evaluation.files[f"{prefix}predictions.json"] = as_json(predicted)
+        evaluation.files[f"{prefix}nbest_predictions.json"] = as_json(ranked(best))
+    return evaluation
+
+
+def one_answer_reasons(split: str, predicted: dict[str, str], answers: Mapping[str, Sequence[str]]) -> list[str]:
+    """The sign that nothing was learned: all answers are the same, and those of the file are not."""
+    if len(set(predicted.values())) != 1 or len({tuple(each) for each in answers.values()}) == 1:
+        return []
+    same = next(iter(predicted.values()))
+    return [f"all {split} answers are {same!r}" if same else f"no {split} question is answered"]
+
+
+def as_json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def best_texts(
+    best: dict[str, list[Answer]], null_odds: dict[str, float] | None = None, threshold: float = 0.0
+) -> dict[str, str]:
+    """The best answer to each question; "" where the odds that it has none are above the threshold."""
+    odds = null_odds or {}
+    return {
+        name: answers[0].text if answers and not odds.get(name, -np.inf) > threshold else ""
+        for name, answers in best.items()
+    }
+
+
+def ranked(best: dict[str, list[Answer]]) -> dict[str, list[dict[str, Any]]]:
+    """The n best answers to each question as the official code writes them, with their probability among these."""
+    return {
+        name: [
+            {
+                "text": answer.text,
+                "probability": probability,
+                "start_logit": answer.start_logit,
+                "end_logit": answer.end_logit,
+            }
+            for answer, probability in zip(answers, probabilities_of(answers), strict=True)
+        ]
+        for name, answers in best.items()
+    }
+
+
+def probabilities_of(answers: Sequence[Answer]) -> list[float]:
+    """The softmax of their scores."""
+    scores = np.asarray([answer.start_logit + answer.end_logit for answer in answers], np.float64)
+    powers = np.exp(scores - scores.max(initial=-np.inf))
+    return (powers / powers.sum()).tolist()
+
+
+def answers_of(windows: EncodedWindows, logits: np.ndarray) -> tuple[dict[str, list[Answer]], dict[str, float]]:
+    """For each question its n best answers, the best first, and the odds that it has none (the lowest of its windows)."""
+    assert windows.labels is not None
+    best: dict[str, list[Answer]] = {}
+    null_odds: dict[str, float] = {}
+    for place, numbers in groupby(range(len(windows)), windows.question_of.tolist().__getitem__):
+        question, spans = windows.questions[place], []
+        for number in numbers:
+            found = logits[windows.starts[number] : windows.starts[number + 1]]
+            first, last = windows.labels[number, 3:]
+            inside, shift = found[first : last + 1], int(windows.first_token[number])
+            spans += [
+                (score, start + shift, end + shift, float(inside[start, 0]), float(inside[end, 1]))
+                for score, start, end in best_spans(inside, windows.can_start[number])
+            ]
+            if logits.shape[1] > 2:
+                null_odds[question.id] = min(null_odds.get(question.id, np.inf), float(found[0, 2]))
+        context, offsets = windows.contexts[question.context], windows.offsets[question.context]
+        different: dict[str, Answer] = {}
+        for _, start, end, *ends in sorted(spans, key=lambda span: -span[0]):
+            text = context[offsets[start, 0] : offsets[end, 1]].strip()
+            if text and text not in different:  # otherwise a better span has the same text
+                different[text] = Answer(text, *ends)
+            if len(different) == NUM_BEST:
+                break
+        best[question.id] = list(different.values())
+    return best, null_odds
+
+
+def best_spans(logits: np.ndarray, can_start: np.ndarray) -> list[tuple[float, int, int]]:
+    """The score, first and last token of the spans in a window's text, of the 20 best starts and the 20 best ends."""
+    starts = np.argsort(-logits[:, 0], kind="stable")[:NUM_BEST]
+    ends = np.argsort(-logits[:, 1], kind="stable")[:NUM_BEST]
+    lengths = ends[None] - starts[:, None] + 1
+    is_good = (lengths >= 1) & (lengths <= MAX_ANSWER) & can_start[starts][:, None]
+    scores = logits[starts, 0][:, None] + logits[ends, 1][None]
+    return [(float(scores[a, b]), int(starts[a]), int(ends[b])) for a, b in np.argwhere(is_good)]

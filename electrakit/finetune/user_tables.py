@@ -1,0 +1,172 @@
+"""Reads the user's own TSV, CSV and JSONL files, and recognises from their columns and labels what is to be predicted."""
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from electrakit.common.errors import UserError
+from electrakit.config.finetune import LabelKind
+from electrakit.finetune.read_glue import (
+    Examples,
+    ExamplesBuilder,
+    finite_number,
+    label_number,
+    problem_warnings,
+    text_lines,
+    tsv_lines,
+)
+from electrakit.finetune.tasks import Task
+
+TEXT_COLUMNS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("sentence",),
+    ("text",),
+    ("review",),
+    ("content",),
+)
+LABEL_COLUMNS = ("label", "labels", "gold_label", "class", "category", "score", "target", "rating", "is_duplicate")
+JSON_LINES = "JSON lines are wanted: one object in each line, no array around them"
+MANY_VALUES = 20  # integers with more different values than this are measurements, not classes
+
+
+@dataclass(frozen=True)
+class UserTable:
+    """The columns of a file, and its rows with their line numbers."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: list[tuple[int, dict[str, str]]]
+    warnings: tuple[str, ...] = ()
+
+
+def read_table(path: Path) -> UserTable:
+    """Read a file by its suffix: .tsv or .txt (no quoting), .csv (with quoting), .jsonl; the first line names the columns."""
+    readers = {".tsv": _tsv_rows, ".txt": _tsv_rows, ".csv": _csv_rows, ".jsonl": _json_rows, ".json": _json_rows}
+    if path.suffix.lower() not in readers:
+        raise UserError(f"{path} ends in {path.suffix or 'nothing'!r}; known are {', '.join(readers)}")
+    if not path.is_file():
+        raise UserError(f"the file {path} does not exist")
+    counts: Counter[str] = Counter()
+    rows = list(readers[path.suffix.lower()](path, counts))
+    if not rows:
+        raise UserError(f"{path} has no rows")
+    return UserTable(path, tuple(rows[0][1]), rows, problem_warnings(path.name, counts))
+
+
+def _tsv_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    yield from _named(path, tsv_lines(path, counts))
+
+
+def _csv_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    csv.field_size_limit(2**31 - 1)  # a text may be longer than the 128 kB that the module reads by default
+    reader = csv.reader(io.StringIO("\n".join(text_lines(path, counts)), newline=""), strict=True)
+    try:
+        yield from _named(path, ((reader.line_num, row) for row in reader if row))
+    except csv.Error as error:
+        raise UserError(f"{path} line {reader.line_num}: {error}; is it CSV with quotes? .tsv has none") from None
+
+
+def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, dict[str, str]]]:
+    _, header = next(rows, (0, []))
+    if len(header) == 1 and any(mark in header[0] for mark in "\t;,|"):
+        mark = "commas" if path.suffix.lower() == ".csv" else "tabs"
+        raise UserError(f"{path}: its first line is one column, {header[0]!r}; {mark} between the columns are wanted")
+    if len(set(header)) < len(header):
+        raise UserError(f"{path} has two columns of the same name: {', '.join(header)}")
+    for number, fields in rows:
+        if len(fields) != len(header):
+            raise UserError(
+                f"{path} line {number} has {len(fields)} columns, its first line {len(header)}: {', '.join(header)}"
+            )
+        yield number, dict(zip(header, fields, strict=True))
+
+
+def _json_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    for number, line in enumerate(text_lines(path, counts), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path} line {number} is not JSON: {error}; {JSON_LINES}") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{path} line {number} is not a JSON object with named fields; {JSON_LINES}")
+        texts = {name: "" if value is None else value for name, value in row.items()}
+        yield number, {name: text if isinstance(text, str) else json.dumps(text) for name, text in texts.items()}
+
+
+def recognise(
+    train: UserTable, text: Sequence[str] | None, label: str | None, kind: LabelKind | None, name: str
+) -> Task:
+    """The task of a training file: its columns by their names, its kind by the labels."""
+    known = next((columns for columns in TEXT_COLUMNS if set(columns) <= set(train.columns)), ())
+    columns = tuple(text or known)
+    if not columns:
+        raise UserError(
+            f"{train.path} has the columns {', '.join(train.columns)}; name the columns of the sentences with --text"
+        )
+    if len(columns) > 2:
+        raise UserError(f"--text names {len(columns)} columns; a model takes one or two sentences")
+    label = label or next((column for column in LABEL_COLUMNS if column in train.columns), None)
+    if label is None:
+        raise UserError(
+            f"{train.path} has the columns {', '.join(train.columns)}; name the column of the label with --label"
+        )
+    values = [field_of(train, line, row, label).strip() for line, row in train.rows]
+    if "" in values:
+        raise UserError(
+            f"{train.path} line {train.rows[values.index('')][0]} has no label; remove the row, or fill in its {label!r}"
+        )
+    task = Task(name, name, (), columns, (), label=label, labels=None, metrics=("spearman", "pearson"))
+    if (kind or kind_of(values)) == "regression":
+        numbers = [
+            label_number(task, value, f"{train.path} line {line}")
+            for (line, _), value in zip(train.rows, values, strict=True)
+        ]
+        return replace(task, scale=max(map(abs, numbers)) or 1.0)
+    labels = tuple(sorted(set(values), key=_sort_key))
+    if len(labels) < 2:
+        raise UserError(f"{train.path}: all rows have the label {labels[0]!r}; there is nothing to learn")
+    return replace(task, labels=labels, metrics=("accuracy", "f1", "matthews")[: 3 if len(labels) == 2 else 1])
+
+
+def kind_of(values: Sequence[str]) -> LabelKind:
+    """Numbers with fractions, or many different ones, make a regression; all else is classification."""
+    numbers = [finite_number(value) for value in values]
+    if None in numbers:
+        return "classification"
+    has_fractions = any(not float(number or 0).is_integer() for number in numbers)
+    return "regression" if has_fractions or len(set(numbers)) > MANY_VALUES else "classification"
+
+
+def _sort_key(label: str) -> tuple[float, str]:
+    """Numbers in their order, before all else."""
+    number = finite_number(label)
+    return (math.inf if number is None else number, label)
+
+
+def field_of(table: UserTable, line: int, row: dict[str, str], column: str) -> str:
+    if column not in row:
+        raise UserError(f"{table.path} line {line} has no column {column!r}; it has {', '.join(row)}")
+    return row[column]
+
+
+def examples_of(table: UserTable, task: Task, needs_labels: bool = True) -> Examples:
+    """The rows of a user's file. A test file may lack labels, or the values in their column."""
+    has_labels = task.label != "" and any(row.get(task.label, "").strip() for _, row in table.rows)
+    builder = ExamplesBuilder(task, needs_labels or has_labels)
+    for line, row in table.rows:
+        texts = [field_of(table, line, row, column) for column in task.columns]
+        label = "" if builder.labels is None else field_of(table, line, row, task.label)
+        builder.add(texts, label, f"{table.path} line {line}")
+    return builder.examples(table.warnings + problem_warnings(table.path.name, builder.counts))

@@ -1,0 +1,1 @@
+"""Everything that knows transformers: model families, adapters, inputs, weight conversion, writing."""

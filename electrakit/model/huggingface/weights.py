@@ -1,0 +1,313 @@
+"""Converts our networks to transformers models and back: the same weights under other names, the same logits.
+
+`classic` is ElectraForMaskedLM and ElectraForPreTraining, `modern` is ModernBertForMaskedLM and
+ModernBertForTokenClassification. The latter has two labels, original and replaced: our logit x becomes (0, x), and
+their two logits become their difference, so that a round trip loses nothing.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from electrakit.common.errors import UserError
+from electrakit.config.network import Body, NetworkConfig
+from electrakit.model import classic, modern
+from electrakit.model.networks import Discriminator, Generator
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BERT_VOCAB_SIZE, BERT_SEP = 30_522, 102  # of all of Google's models, whose configs do not name [SEP]
+LABELS = {"id2label": {0: "original", 1: "replaced"}, "label2id": {"original": 0, "replaced": 1}}
+
+
+@dataclass(frozen=True)
+class Family:
+    """The names that transformers has for one of our bodies. A star is the layer's number."""
+
+    body: Body
+    config_class: str
+    generator_class: str
+    discriminator_class: str
+    fields: dict[str, tuple[str, ...]]
+    """Our setting: theirs; if several, they must agree."""
+    fixed: dict[str, Any]
+    """Settings of theirs that have one value in our networks."""
+    modules: dict[str, tuple[str, ...]]
+    """Our module: theirs; if several, ours has their weights concatenated."""
+    output_table: str
+    """Their second name for the word embeddings."""
+    has_segments: bool
+    num_labels: int
+    """Of their discriminator: with two, our logit x is (0, x)."""
+    more_settings: Callable[[NetworkConfig], dict[str, Any]] = lambda config: {}
+    """More settings of theirs, computed from our config."""
+    more_values: Callable[[Any], dict[str, Any]] = lambda theirs: {}
+    """More settings of ours, computed from their config."""
+
+
+def rope_settings(config: NetworkConfig) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": config.rotary_base}
+    return {
+        "layer_types": ["full_attention"] * config.num_layers,
+        "rope_parameters": {"full_attention": rope, "sliding_attention": dict(rope)},
+        # The defaults are ids of ModernBERT's vocabulary.
+        "cls_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def rope_values(theirs: Any) -> dict[str, Any]:
+    class_name = type(theirs).__name__
+    if set(theirs.layer_types) != {"full_attention"}:
+        raise UserError(
+            f"{class_name}.layer_types has {sorted(set(theirs.layer_types))}; our modern body has full_attention only"
+        )
+    rope = theirs.rope_parameters["full_attention"]
+    if rope["rope_type"] != "default":
+        raise UserError(
+            f"{class_name}.rope_parameters has rope_type {rope['rope_type']!r}; our modern body has 'default' only"
+        )
+    return {"embedding_size": theirs.hidden_size, "rotary_base": float(rope["rope_theta"])}
+
+
+COMMON_FIELDS: dict[str, tuple[str, ...]] = {
+    "vocab_size": ("vocab_size",),
+    "num_layers": ("num_hidden_layers",),
+    "hidden_size": ("hidden_size",),
+    "ffn_size": ("intermediate_size",),
+    "num_heads": ("num_attention_heads",),
+    "max_length": ("max_position_embeddings",),
+    "pad_token_id": ("pad_token_id",),
+}
+
+CLASSIC = Family(
+    body="classic",
+    config_class="ElectraConfig",
+    generator_class="ElectraForMaskedLM",
+    discriminator_class="ElectraForPreTraining",
+    fields={
+        **COMMON_FIELDS,
+        "embedding_size": ("embedding_size",),
+        "dropout": ("hidden_dropout_prob",),
+        "attention_dropout": ("attention_probs_dropout_prob",),
+    },
+    fixed={
+        "hidden_act": "gelu",
+        "layer_norm_eps": classic.LAYER_NORM_EPS,
+        "type_vocab_size": 2,
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+    modules={
+        "body.embeddings.word": ("electra.embeddings.word_embeddings",),
+        "body.embeddings.position": ("electra.embeddings.position_embeddings",),
+        "body.embeddings.segment": ("electra.embeddings.token_type_embeddings",),
+        "body.embeddings.norm": ("electra.embeddings.LayerNorm",),
+        "body.projection": ("electra.embeddings_project",),
+        "body.layers.*.qkv": (
+            "electra.encoder.layer.*.attention.self.query",
+            "electra.encoder.layer.*.attention.self.key",
+            "electra.encoder.layer.*.attention.self.value",
+        ),
+        "body.layers.*.attention_out": ("electra.encoder.layer.*.attention.output.dense",),
+        "body.layers.*.attention_norm": ("electra.encoder.layer.*.attention.output.LayerNorm",),
+        "body.layers.*.ffn_in": ("electra.encoder.layer.*.intermediate.dense",),
+        "body.layers.*.ffn_out": ("electra.encoder.layer.*.output.dense",),
+        "body.layers.*.ffn_norm": ("electra.encoder.layer.*.output.LayerNorm",),
+        "generator.head.dense": ("generator_predictions.dense",),
+        "generator.head.norm": ("generator_predictions.LayerNorm",),
+        "generator.output_bias": ("generator_lm_head.bias",),
+        "discriminator.head.dense": ("discriminator_predictions.dense",),
+        "discriminator.score": ("discriminator_predictions.dense_prediction",),
+    },
+    output_table="generator_lm_head.weight",
+    has_segments=True,
+    num_labels=1,
+)
+
+MODERN = Family(
+    body="modern",
+    config_class="ModernBertConfig",
+    generator_class="ModernBertForMaskedLM",
+    discriminator_class="ModernBertForTokenClassification",
+    fields={
+        **COMMON_FIELDS,
+        "dropout": ("embedding_dropout", "mlp_dropout"),
+        "attention_dropout": ("attention_dropout",),
+    },
+    fixed={
+        "hidden_activation": "gelu",
+        "classifier_activation": "gelu",
+        "norm_eps": modern.LAYER_NORM_EPS,
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "classifier_bias": False,
+        "decoder_bias": True,
+        "classifier_dropout": 0.0,
+        "tie_word_embeddings": True,
+    },
+    modules={
+        "body.embeddings.word": ("model.embeddings.tok_embeddings",),
+        "body.embeddings.norm": ("model.embeddings.norm",),
+        "body.layers.*.attention_norm": ("model.layers.*.attn_norm",),
+        "body.layers.*.qkv": ("model.layers.*.attn.Wqkv",),
+        "body.layers.*.attention_out": ("model.layers.*.attn.Wo",),
+        "body.layers.*.ffn_norm": ("model.layers.*.mlp_norm",),
+        "body.layers.*.ffn_in": ("model.layers.*.mlp.Wi",),
+        "body.layers.*.ffn_out": ("model.layers.*.mlp.Wo",),
+        "body.norm": ("model.final_norm",),
+        "generator.head.dense": ("head.dense",),
+        "generator.head.norm": ("head.norm",),
+        "generator.output_bias": ("decoder.bias",),
+        "discriminator.head.dense": ("head.dense",),
+        "discriminator.head.norm": ("head.norm",),
+        "discriminator.score": ("classifier",),
+    },
+    output_table="decoder.weight",
+    has_segments=False,
+    num_labels=2,
+    more_settings=rope_settings,
+    more_values=rope_values,
+)
+
+FAMILIES: dict[str, Family] = {family.body: family for family in (CLASSIC, MODERN)}
+
+
+def to_transformers(network: Generator | Discriminator) -> "PreTrainedModel":
+    """A transformers model with a copy of these weights, on the same device, in the same precision and mode."""
+    import transformers
+
+    if not isinstance(network, Generator | Discriminator):
+        raise UserError(f"{type(network).__name__} is not one of our networks; pass a Generator or a Discriminator")
+    family = FAMILIES[network.config.body]
+    is_generator = isinstance(network, Generator)
+    settings = _their_settings(network.config, family)
+    if family.num_labels == 2 and not is_generator:
+        settings |= LABELS
+    class_name = family.generator_class if is_generator else family.discriminator_class
+    # The random initialisation is overwritten, and must not advance the run's random state.
+    with torch.random.fork_rng(devices=[]):
+        model = getattr(transformers, class_name)(getattr(transformers, family.config_class)(**settings))
+    ours = network.state_dict()
+    theirs: dict[str, Tensor] = {}
+    for key, names in _their_names(network, family).items():
+        theirs |= dict(zip(names, _split(key, ours[key], len(names), family), strict=True))
+    if is_generator:
+        theirs[family.output_table] = ours["body.embeddings.word.weight"]
+    like = ours["body.embeddings.word.weight"]
+    model.to(device=like.device, dtype=like.dtype).load_state_dict(theirs)
+    assert not is_generator or model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    return model.train(network.training)
+
+
+def from_transformers(model: "PreTrainedModel", sep_token_id: int | None = None) -> Generator | Discriminator:
+    """Our network with a copy of this model's weights, on the same device, in the same precision and mode.
+
+    `sep_token_id` is needed only where the model's config does not name it and the vocabulary is not BERT's.
+    """
+    family, network_class = _find_class(model)
+    config = _our_config(model.config, family, sep_token_id)
+    theirs = model.state_dict()
+    word = theirs[family.modules["body.embeddings.word"][0] + ".weight"]
+    if network_class is Generator and not torch.equal(theirs[family.output_table], word):
+        raise UserError(
+            f"{type(model).__name__}: {family.output_table} is not the word-embedding table; call tie_weights() first"
+        )
+    with torch.random.fork_rng(devices=[]):
+        network = network_class(config).to(device=word.device, dtype=word.dtype)
+    ours = {
+        key: _merge(key, [theirs[name] for name in names], family)
+        for key, names in _their_names(network, family).items()
+    }
+    network.load_state_dict(ours)
+    return network.train(model.training)
+
+
+def _their_names(network: Generator | Discriminator, family: Family) -> dict[str, tuple[str, ...]]:
+    """Each key of our state dict: the keys of theirs."""
+    kind = "generator." if isinstance(network, Generator) else "discriminator."
+    names = {}
+    for key in network.state_dict():
+        number = "".join(re.findall(r"(?<=layers\.)\d+", key))
+        ours = key.replace(f"layers.{number}.", "layers.*.") if key.startswith("body.") else kind + key
+        module, _, ending = ours.rpartition(".")
+        theirs = family.modules.get(ours) or tuple(f"{name}.{ending}" for name in family.modules[module])
+        names[key] = tuple(name.replace("*", number) for name in theirs)
+    return names
+
+
+def _split(key: str, tensor: Tensor, num_parts: int, family: Family) -> tuple[Tensor, ...]:
+    if family.num_labels == 2 and key.startswith("score."):
+        return (torch.cat([torch.zeros_like(tensor), tensor]),)  # logits (0, x)
+    return tensor.chunk(num_parts)
+
+
+def _merge(key: str, tensors: list[Tensor], family: Family) -> Tensor:
+    if family.num_labels == 2 and key.startswith("score."):
+        return tensors[0][1:] - tensors[0][:1]
+    return torch.cat(tensors)
+
+
+def _their_settings(config: NetworkConfig, family: Family) -> dict[str, Any]:
+    settings = {name: getattr(config, ours) for ours, theirs in family.fields.items() for name in theirs}
+    return settings | family.fixed | {"sep_token_id": config.sep_token_id} | family.more_settings(config)
+
+
+def _our_config(theirs: Any, family: Family, sep_token_id: int | None) -> NetworkConfig:
+    class_name = type(theirs).__name__
+    for name, value in family.fixed.items():
+        if getattr(theirs, name, value) != value:
+            raise UserError(
+                f"{class_name}.{name} is {getattr(theirs, name)!r}; our {family.body} body has {value!r} only"
+            )
+    values: dict[str, Any] = {"body": family.body, "sep_token_id": _find_sep(theirs, family, sep_token_id)}
+    for ours, names in family.fields.items():
+        found = [getattr(theirs, name) for name in names]
+        if len(set(found)) > 1:
+            raise UserError(
+                f"{class_name}: {' and '.join(names)} are {found}; ours is one setting, {ours}: make them equal"
+            )
+        if found[0] is None:
+            raise UserError(f"{class_name}.{names[0]} is None; set it to a number")
+        values[ours] = found[0]
+    return NetworkConfig(**values, **family.more_values(theirs))
+
+
+def _find_sep(theirs: Any, family: Family, asked: int | None) -> int | None:
+    if asked is not None:
+        return asked
+    if hasattr(theirs, "sep_token_id"):
+        return theirs.sep_token_id
+    if theirs.vocab_size == BERT_VOCAB_SIZE:
+        return BERT_SEP
+    if not family.has_segments:
+        return None
+    raise UserError(
+        f"{type(theirs).__name__} does not name the [SEP] token, after which segment B begins; pass sep_token_id=tokenizer.sep_token_id"
+    )
+
+
+def _find_class(model: Any) -> tuple[Family, type[Generator] | type[Discriminator]]:
+    class_name = type(model).__name__
+    for family in FAMILIES.values():
+        if class_name == family.generator_class:
+            return family, Generator
+        if class_name == family.discriminator_class:
+            if family.num_labels == 2 != model.config.num_labels:
+                raise UserError(
+                    f"{class_name} has {model.config.num_labels} labels; it takes two, original and replaced"
+                )
+            return family, Discriminator
+    known = ", ".join(
+        name for family in FAMILIES.values() for name in (family.generator_class, family.discriminator_class)
+    )
+    raise UserError(f"{class_name} has no counterpart among our networks; known are {known}")

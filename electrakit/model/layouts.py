@@ -1,0 +1,164 @@
+"""The two layouts of a batch's tokens, padded and packed, and the operations that differ between them.
+
+`PaddedTokens` are rows of equal length in plain torch, for any device and compiler. `PackedTokens` are the real tokens alone, one row
+after the other (unpadded), with kernels for the CPU: padding costs nothing there. Both compute the same.
+
+Shapes: B rows, T tokens, N real tokens, K positions, H hidden size, D head size. A hidden state is (B, T, H) padded, (N, H) packed.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from electrakit.model import kernels
+from electrakit.model.parts import Rope, gather, rope_tables, rotate
+
+
+class PaddedTokens(NamedTuple):
+    """Rows of equal length."""
+
+    ids: Tensor  # (B, T)
+    segments: Tensor  # (B, T)
+    attended: Tensor  # (B, T) bool
+
+    @classmethod
+    def of(cls, ids: Tensor, pad: int, sep: int | None) -> "PaddedTokens":
+        attended = ids != pad
+        return cls(ids, segment_ids(ids, attended, sep), attended)
+
+    def embed_positions(self, table: nn.Embedding) -> Tensor:
+        return table.weight[: self.ids.size(1)]
+
+    def rope(self, head_size: int, base: float) -> Rope:
+        """For `attend`: (T, D) each."""
+        return rope_tables(self.ids.size(1), head_size, base, self.ids.device)
+
+    def attend(
+        self, hidden: Tensor, qkv: nn.Linear, num_heads: int, dropout: float, rope: Rope | None = None
+    ) -> Tensor:
+        """Self-attention to the real tokens of each row, before the output projection.
+
+        The mask stays boolean and (B, 1, 1, T), never T x T (15 to 20 % slower in one CPU run). It is passed without padding too:
+        one graph for every batch. A row of nothing but padding gives zeros, not NaN.
+        """
+        heads = qkv(hidden).unflatten(-1, (3, num_heads, -1))
+        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, T, D) each
+        if rope is not None:
+            query, key = rotate(query, rope), rotate(key, rope)
+        mask = self.attended[:, None, None]
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def dropout(self, hidden: Tensor, rate: float) -> Tensor:
+        return F.dropout(hidden, rate, training=rate > 0)
+
+    def add_norm(
+        self, stream: Tensor, inner: Tensor, out: nn.Linear, norm: nn.LayerNorm, dropout: float, needs_sum: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The residual stream plus dropout(out(inner)), and the norm of that sum. Packed, the sum is None unless it is needed."""
+        total = stream + self.dropout(out(inner), dropout)
+        return total, norm(total)
+
+    def gelu(self, hidden: Tensor, into: nn.Linear) -> Tensor:
+        return F.gelu(into(hidden))
+
+    def gated_gelu(self, hidden: Tensor, into: nn.Linear, dropout: float) -> Tensor:
+        """GELU of the first half, times the second half."""
+        value, gate = into(hidden).chunk(2, dim=-1)
+        return self.dropout(F.gelu(value) * gate, dropout)
+
+    def to_padded(self, values: Tensor) -> Tensor:
+        """One value for each token, as (B, T, ...)."""
+        return values
+
+    def gather(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """The hidden states at positions (B, K): (B, K, H)."""
+        return gather(hidden, positions)
+
+
+class PackedTokens(NamedTuple):
+    """The real tokens, one row after the other. Methods as of `PaddedTokens`."""
+
+    ids: Tensor  # (N,)
+    segments: Tensor  # (N,)
+    attended: Tensor  # (B, T) bool
+    indices: Tensor  # (N,): of the real tokens in the flattened (B, T)
+    starts: Tensor  # (B + 1,): the first token of each row
+
+    @classmethod
+    def of(cls, ids: Tensor, pad: int, sep: int | None) -> "PackedTokens":
+        attended = ids != pad
+        indices = attended.flatten().nonzero().squeeze(-1)
+        starts = F.pad(attended.sum(-1).cumsum(0), (1, 0))
+        packed_segments = segment_ids(ids, attended, sep).flatten()[indices]
+        return cls(ids.flatten()[indices], packed_segments, attended, indices, starts)
+
+    def embed_positions(self, table: nn.Embedding) -> Tensor:
+        return table(self.indices % self.attended.size(1))
+
+    def rope(self, head_size: int, base: float) -> Rope:
+        """(N, 1, 1, D / 2) each: the tables hold each angle twice."""
+        num_tokens = self.attended.size(1)
+        cosine, sine = rope_tables(num_tokens, head_size, base, self.ids.device)
+        positions = self.indices % num_tokens
+        return cosine[positions, None, None, : head_size // 2], sine[positions, None, None, : head_size // 2]
+
+    def attend(
+        self, hidden: Tensor, qkv: nn.Linear, num_heads: int, dropout: float, rope: Rope | None = None
+    ) -> Tensor:
+        heads = F.linear(hidden, qkv.weight)
+        if rope is not None:
+            heads = kernels.Rotate.apply(heads, *rope, num_heads)
+        return kernels.Attention.apply(heads, qkv.bias, self.starts, num_heads, dropout)
+
+    def dropout(self, hidden: Tensor, rate: float) -> Tensor:
+        """With two random bytes per element from numpy: torch's generator takes ten times as long on a CPU."""
+        if not rate:
+            return hidden
+        limit = round(rate * 2**16)
+        noise = np.random.SFC64(kernels.dropout_seed(rate)).random_raw(-(-hidden.numel() // 4)).view(np.int16)
+        is_kept = torch.from_numpy(noise[: hidden.numel()]).view_as(hidden) >= limit - 2**15
+        return hidden * (is_kept * (1 / (1 - limit / 2**16))).to(hidden.dtype)
+
+    def add_norm(
+        self, stream: Tensor, inner: Tensor, out: nn.Linear, norm: nn.LayerNorm, dropout: float, needs_sum: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        added = F.linear(inner, out.weight)
+        return kernels.AddNorm.apply(stream, added, out.bias, norm.weight, norm.bias, norm.eps, dropout, needs_sum)
+
+    def gelu(self, hidden: Tensor, into: nn.Linear) -> Tensor:
+        return kernels.Gelu.apply(F.linear(hidden, into.weight), into.bias, False, 0.0)
+
+    def gated_gelu(self, hidden: Tensor, into: nn.Linear, dropout: float) -> Tensor:
+        return kernels.Gelu.apply(F.linear(hidden, into.weight), into.bias, True, dropout)
+
+    def to_padded(self, values: Tensor) -> Tensor:
+        flat = values.new_zeros(self.attended.numel(), *values.shape[1:])
+        return flat.index_copy(0, self.indices, values).unflatten(0, tuple(self.attended.shape))
+
+    def gather(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """Zeros at padding."""
+        is_real = self.attended.gather(1, positions)
+        found = hidden.new_zeros(positions.numel(), hidden.size(-1))
+        real = is_real.flatten().nonzero().squeeze(-1)
+        return found.index_copy(0, real, self.gather_counted(hidden, positions, is_real)).view(*positions.shape, -1)
+
+    def gather_counted(self, hidden: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
+        """The hidden states at those of the positions where counts (B, K) is true: (M, H)."""
+        packed_indices = self.attended.flatten().cumsum(0).view_as(self.attended) - 1
+        return hidden.index_select(0, packed_indices.gather(1, positions)[counts])
+
+
+Tokens = PaddedTokens | PackedTokens
+
+
+def segment_ids(ids: Tensor, attended: Tensor, sep: int | None) -> Tensor:
+    """The segment of each token, as token_type_ids: 0 up to the first [SEP] included, then 1; 0 at padding. (B, T)"""
+    if sep is None:
+        return torch.zeros_like(ids)
+    is_sep = (ids == sep).long()
+    num_before = is_sep.cumsum(-1) - is_sep
+    return ((num_before > 0) & attended).long()

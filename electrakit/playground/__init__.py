@@ -1,0 +1,1 @@
+"""A web page to try a pair: which tokens look replaced, and what the generator predicts in their place."""

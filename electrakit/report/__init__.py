@@ -1,0 +1,1 @@
+"""One HTML file about runs: curves, validations, scores, settings, findings."""

@@ -1,0 +1,164 @@
+"""Writes the HTML report of runs and the PNGs of its curves: once, or again and again while training continues."""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.status import Status
+from rich.text import Text
+
+from electrakit.common.atomic import atomic_write
+from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.progress import console
+from electrakit.config.outputs import ReportConfig
+from electrakit.report.page import page
+from electrakit.report.tables import Runs, state_of
+from electrakit.runs import layout
+from electrakit.runs.files import read_run
+
+AnyPath = str | os.PathLike[str]
+FILES = (layout.CONFIG, layout.ENVIRONMENT, layout.STATUS, layout.METRICS, layout.GLUE_RESULTS)
+"""What a report is made of."""
+
+
+def report(
+    runs: AnyPath | Iterable[AnyPath],
+    *,
+    out: AnyPath = "report.html",
+    live: bool = False,
+    every: float = 30.0,
+    png: bool = True,
+) -> Path:
+    """Make one HTML file that shows how runs went, and PNGs of its curves in a folder of the same name beside it.
+
+    live: write it again whenever there is something new, until all runs are complete or Ctrl-C. `every`: seconds between two looks.
+    Returns the path of the file.
+    """
+    config = ReportConfig(**locals())
+    paths = distinct(config.runs)
+    check_out(config.out, config.png)
+    found = read_runs(paths)
+    with explain_write_errors(config.out):
+        config.out.parent.mkdir(parents=True, exist_ok=True)
+        if config.live:
+            found = follow(config, paths)
+        else:
+            atomic_write(config.out, page(found), is_shared=True)
+        if config.png:
+            from electrakit.report.figures import draw
+
+            draw(found, png_folder(config.out))
+    return config.out
+
+
+def follow(config: ReportConfig, paths: list[Path]) -> Runs:
+    """Write the page when a run has written something or has fallen silent, until all are complete. The last page does not reload."""
+    seen: object = None
+    runs = read_runs(paths)
+    with ProgressLine() as progress:
+        try:
+            while True:
+                newest = fingerprints(paths)  # before the files are read: what comes later is seen the next time
+                if (newest, states_of(runs)) != seen:
+                    runs = read_runs(paths)
+                    seen = newest, states_of(runs)
+                    if all(run.is_complete for run in runs.values()):
+                        break
+                    atomic_write(config.out, page(runs, live=config.every), is_shared=True)
+                lines = [f"{name}: {state_of(run).line}" for name, run in runs.items()]
+                progress.show(f"{config.out} · {'; '.join(lines)} · Ctrl-C ends")
+                time.sleep(config.every)
+        except KeyboardInterrupt:
+            console.print("stopped; the report stays as it is", style="yellow")
+        finally:
+            atomic_write(config.out, page(runs), is_shared=True)
+    return runs
+
+
+def states_of(runs: Runs) -> list[str]:
+    """A run becomes silent without writing a file: fingerprints do not show it."""
+    return [state_of(run).word for run in runs.values()]
+
+
+class ProgressLine:
+    """Shows how far the runs are: one line that is renewed on a terminal, elsewhere a new line for each change."""
+
+    def __init__(self) -> None:
+        self.status = Status("", console=console) if console.is_terminal else None
+        self.shown = ""
+
+    def __enter__(self) -> "ProgressLine":
+        if self.status is not None:
+            self.status.start()
+        return self
+
+    def show(self, line: str) -> None:
+        if self.status is not None:
+            self.status.update(Text(line, overflow="ellipsis", no_wrap=True))
+        elif line != self.shown:
+            console.print(line, markup=False, soft_wrap=True)
+        self.shown = line
+
+    def __exit__(self, *_: object) -> None:
+        if self.status is not None:
+            self.status.stop()
+
+
+# Runs
+
+
+def read_runs(paths: list[Path]) -> Runs:
+    """By the shortest names that differ: that of the folder, and as much of the path before it as needed."""
+    runs = [read_run(path) for path in paths]
+    return dict(zip(names_of([run.path.resolve() for run in runs]), runs, strict=True))
+
+
+def names_of(paths: list[Path]) -> list[str]:
+    names = []
+    for path in paths:
+        parts = path.parts
+        num_parts = 1
+        while num_parts < len(parts) and any(
+            other != path and other.parts[-num_parts:] == parts[-num_parts:] for other in paths
+        ):
+            num_parts += 1
+        names.append("/".join(parts[-num_parts:]))
+    return names
+
+
+def distinct(paths: Sequence[Path]) -> list[Path]:
+    """Each run once, even if it was named in two ways."""
+    return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]
+
+
+def fingerprints(paths: list[Path]) -> list[tuple[int, int] | None]:
+    """Size and time of every file that is read."""
+    return [fingerprint(path / name) for path in paths for name in FILES]
+
+
+def fingerprint(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+# The file
+
+
+def check_out(out: Path, has_png: bool) -> None:
+    """Before any work is done."""
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file, such as {out / 'report.html'}")
+    folder = png_folder(out)
+    if has_png and folder.exists() and not folder.is_dir():
+        raise UserError(
+            f"{folder} is a file, and the PNGs go into a folder of that name; name another --out, or add --no-png"
+        )
+
+
+def png_folder(out: Path) -> Path:
+    """report.html -> report/"""
+    return out.with_suffix("") if out.suffix else out.with_name(f"{out.name}_pictures")

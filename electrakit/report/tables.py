@@ -1,0 +1,337 @@
+"""The tables of the report: how far runs are, key metrics, settings and how they differ, environment and data."""
+
+import hashlib
+import itertools
+import json
+import math
+import shlex
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from electrakit.common.words import format_duration, format_number
+from electrakit.doctor.evidence import entropy
+from electrakit.report.curves import CHARTS, Chart, Format
+from electrakit.report.scores import flops_of, parameters_of
+from electrakit.runs import layout
+from electrakit.runs.files import Environment, Floats, MetricsLine, RunFiles, column, number
+
+Runs = dict[str, RunFiles]
+"""By the names that tell them apart."""
+DASH = "–"
+
+
+class Row(NamedTuple):
+    """A label, and its cells: one for each run where runs are compared."""
+
+    label: str
+    cells: list[str]
+
+
+class Table(NamedTuple):
+    title: str
+    rows: list[Row]
+
+
+class CurveTable(NamedTuple):
+    """Curves of a run as a table; the labels of its rows are steps."""
+
+    run: str
+    title: str
+    header: list[str]
+    rows: list[Row]
+
+
+class RunState(NamedTuple):
+    """How far a run is: a word for a badge, and a line."""
+
+    word: Literal["complete", "waiting", "silent", "running"]
+    line: str
+
+
+# How far
+
+
+def state_of(run: RunFiles) -> RunState:
+    seconds = seconds_of(run)
+    parts = [steps_text(run), f"{format_number(run.step * run.tokens_per_step)} tokens"]
+    if seconds is not None:
+        parts.append(format_duration(seconds))
+    if run.is_complete:
+        return RunState("complete", " · ".join(parts))
+    if not run.lines:
+        return RunState("waiting", "no metrics yet: the log of this run is empty")
+    written = written_at(run)
+    if time.time() - written > max(120.0, 10 * seconds_between_lines(run)):
+        # A date, not an age: it stays true however old the page is.
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
+        silent = f"nothing was written since {since}; if it has stopped, the same command resumes it"
+        return RunState("silent", " · ".join([*parts, silent]))
+    left = seconds_left(run)
+    return RunState("running", " · ".join([*parts, *([] if left is None else [f"about {format_duration(left)} left"])]))
+
+
+def steps_text(run: RunFiles) -> str:
+    budget, steps = run.settings.get("budget"), number(run.settings.get("steps"))
+    if budget is not None:
+        return f"{run.step:,} steps in a budget of {budget}"
+    if math.isnan(steps) or (run.is_complete and steps == run.step):
+        return f"{run.step:,} steps"
+    return f"{run.step:,} of {steps:,.0f} steps ({run.step / max(1.0, steps):.0%})"
+
+
+def seconds_of(run: RunFiles) -> float | None:
+    """Of training, over all its starts."""
+    known = [value for line in reversed(run.train[-5:]) if not math.isnan(value := number(line.get("seconds")))]
+    return known[0] if known else None
+
+
+def seconds_between_lines(run: RunFiles) -> float:
+    times = [number(line.get("seconds")) for line in run.train[-20:]]
+    gaps = [after - before for before, after in itertools.pairwise(times) if after > before]
+    return statistics.median(gaps) if gaps else 60.0
+
+
+def written_at(run: RunFiles) -> float:
+    try:
+        return (run.path / layout.METRICS).stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def seconds_left(run: RunFiles) -> float | None:
+    """By the pace of the last lines, or by the budget."""
+    seconds, config = seconds_of(run), run.config
+    if seconds is None or config is None:
+        return None
+    if config.budget_seconds is not None:
+        return max(0.0, config.budget_seconds - seconds)
+    first, last = run.train[-20:][0], run.train[-1]
+    pace = (number(last.get("seconds")) - number(first.get("seconds"))) / max(1, last["step"] - first["step"])
+    return (config.steps - run.step) * pace if pace > 0 else None
+
+
+# Metrics
+
+
+ONE_NETWORK = {
+    "mlm_loss": "Mean cross-entropy of the words that were masked. Lower is better.",
+    "gen_acc": "How often the network's best prediction is the masked word.",
+}
+
+
+def charts_for(runs: Runs) -> list[Chart]:
+    """Those that there are metrics for. Where runs have one network, it is no generator, and the total is its loss."""
+    lines = [line for run in runs.values() for line in (*run.train[:100], *run.valid[:100])]
+    shown = [chart for chart in CHARTS if any(chart.key in line for line in lines)]
+    if not is_one_network(runs):
+        return shown
+    words = [(chart, ONE_NETWORK.get(chart.key, chart.shows)) for chart in shown if chart.key != "loss"]
+    return [replace(chart, title=short_title(chart), shows=shows) for chart, shows in words]
+
+
+def is_one_network(runs: Runs) -> bool:
+    return all(kind_of(run) == "mlm" for run in runs.values())
+
+
+def key_metrics(runs: Runs) -> list[Table]:
+    """The last validation of each network, and the training."""
+    groups = {
+        "Generator": ["mlm_loss", "gen_acc", "sampled_acc"],
+        "Discriminator": ["disc_loss", "disc_acc", "disc_auc", "disc_recall", "disc_precision"],
+    }
+    if is_one_network(runs):
+        groups = {"Masked language model": ["mlm_loss", "gen_acc"]}
+    charts = {chart.key: chart for chart in CHARTS}
+    tables = []
+    for title, keys in groups.items():
+        rows = [validation_row(runs, charts[key], short_title(charts[key])) for key in keys]
+        if title == "Discriminator":
+            entropies = [shown(base_rate_entropy(run), "nats") for run in runs.values()]
+            rows.insert(1, Row("Loss of always predicting the base rate", entropies))
+        tables.append(Table(title, known_rows(rows)))
+    shared = [] if is_one_network(runs) else [charts["loss"], charts["replaced_rate"]]
+    rows = [validation_row(runs, chart, chart.title) for chart in shared]
+    tables.append(Table("Training", known_rows([*rows, *training_rows(runs)])))
+    return [table for table in tables if table.rows]
+
+
+def validation_row(runs: Runs, chart: Chart, label: str) -> Row:
+    return Row(label, [shown(last_valid(run, chart.key), chart.format) for run in runs.values()])
+
+
+def short_title(chart: Chart) -> str:
+    """Under the name of its network."""
+    title = chart.title
+    for name in ("Generator ", "Discriminator "):
+        title = title.removeprefix(name)
+    return title[:1].upper() + title[1:]
+
+
+def training_rows(runs: Runs) -> list[Row]:
+    every = list(runs.values())
+    speeds = [median(column(run.train, "tokens_per_second")) for run in every]
+    flops = [flops_of(run) for run in every]
+    sizes = [parameters_of(run) for run in every]
+    best = [best_validation(run) for run in every]
+    return [
+        Row("Last validation at step", [f"{run.valid[-1]['step']:,}" if run.valid else DASH for run in every]),
+        Row("Lowest validation loss at step", [DASH if step is None else f"{step:,}" for step in best]),
+        Row("Tokens a second (median)", [shown(speed, "count") for speed in speeds]),
+        Row("Compute so far, FLOPs", [f"{each:.2e}".replace("+", "") if each else DASH for each in flops]),
+        Row("Parameters kept after training", [DASH if size is None else format_number(size) for size in sizes]),
+    ]
+
+
+def known_rows(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if any(cell != DASH for cell in row.cells)]
+
+
+def last_valid(run: RunFiles, key: str) -> float:
+    return number(run.valid[-1].get(key)) if run.valid else math.nan
+
+
+def best_validation(run: RunFiles) -> int | None:
+    known = [(loss, line["step"]) for line in run.valid if not math.isnan(loss := number(line.get("loss")))]
+    return min(known)[1] if known else None
+
+
+def base_rate_entropy(run: RunFiles) -> float:
+    """The discriminator's loss if it always predicts the share of replaced tokens; NaN where it is scored otherwise."""
+    rate = last_valid(run, run.base_rate or "")
+    if not 0 < rate < 1:
+        return math.nan
+    return float(entropy(np.array(rate)))
+
+
+def kind_of(run: RunFiles) -> str:
+    objective = run.settings.get("objective")
+    return str(objective.get("kind", "electra")) if isinstance(objective, dict) else "electra"
+
+
+def median(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else math.nan
+
+
+SAMPLED = (
+    *("mlm_loss", "gen_acc", "disc_loss", "disc_acc", "disc_auc", "replaced_rate"),
+    *("loss", "lr", "grad_norm", "tokens_per_second"),
+)
+
+
+def curve_tables(runs: Runs) -> list[CurveTable]:
+    return [
+        table
+        for name, run in runs.items()
+        for title, lines in (("validations", run.valid), ("training", run.train))
+        if (table := sampled_lines(name, title, run, lines)).rows
+    ]
+
+
+def sampled_lines(
+    name: str, title: str, run: RunFiles, lines: Sequence[MetricsLine], num_lines: int = 24
+) -> CurveTable:
+    """Lines at even distances, the first and the last among them."""
+    known = {chart.key: chart for chart in charts_for({name: run})}
+    charts = [known[key] for key in SAMPLED if key in known and any(key in line for line in lines[:100])]
+    places = sorted({round(place * (len(lines) - 1) / (num_lines - 1)) for place in range(num_lines)}) if lines else []
+    rows = [
+        Row(f"{line['step']:,}", [shown(number(line.get(chart.key)), chart.format) for chart in charts])
+        for line in (lines[place] for place in places)
+    ]
+    return CurveTable(name, title, ["Step", *(chart.title for chart in charts)], rows)
+
+
+# Settings
+
+
+def settings_rows(runs: Runs) -> tuple[list[Row], list[Row]]:
+    """Those that differ, and all. The folder of a run always differs and is left out of the first."""
+    flat = [flatten(run.settings) for run in runs.values()]
+    names = list(dict.fromkeys(name for values in flat for name in values))
+    rows = [Row(name, [values.get(name, "not set") for values in flat]) for name in names]
+    differing = [row for row in rows if len(set(row.cells)) > 1 and row.label != "run"]
+    return differing, rows
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """{"optim": {"lr": 1e-3}} -> {"optim.lr": "0.001"}"""
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = (
+                "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+            )
+    return flat
+
+
+def environment_rows(runs: Runs) -> list[Row]:
+    rows = [flatten(environment_of(run)) for run in runs.values()]
+    names = list(dict.fromkeys(name for values in rows for name in values))
+    return [Row(name, [values.get(name, DASH) for values in rows]) for name in names]
+
+
+def environment_of(run: RunFiles) -> dict[str, Any]:
+    """In the order in which it is asked for; the command as one types it."""
+    environment = run.environment
+    if environment == Environment():
+        return {}
+    first = {
+        name: getattr(environment, name) for name in ("device", "machine", "processes", "threads", "commit", "folder")
+    }
+    known = {name: value for name, value in first.items() if value is not None or name == "commit"}
+    command = {"command": shlex.join(map(str, environment.command))} if environment.command else {}
+    return {**known, **environment.versions, **command}
+
+
+def data_rows(runs: Runs) -> list[Row]:
+    """What each run read. The hash of its shards tells whether it was the same."""
+    every = list(runs.values())
+    rows = [
+        Row("shards", [str(run.settings.get("data") or DASH) for run in every]),
+        Row("hash of the shards", [shards_hash(run) for run in every]),
+        *(Row(f"rows, {split}", [rows_of(run, split) for run in every]) for split in ("train", "valid", "test")),
+        Row("tokens in a row", [shown(number(run.data.length or None), "count") for run in every]),
+        Row("vocabulary", [shown(number(run.data.vocab_size or None), "count") for run in every]),
+        Row("times each row was seen", [times_seen(run) for run in every]),
+    ]
+    return known_rows(rows)
+
+
+def shards_hash(run: RunFiles) -> str:
+    """Of the names and hashes of its files, short."""
+    files = run.data.files
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12] if files else DASH
+
+
+def rows_of(run: RunFiles, split: str) -> str:
+    return shown(number(run.data.rows.get(split)), "count")
+
+
+def times_seen(run: RunFiles) -> str:
+    num_rows, batch = number(run.data.rows.get("train")), number(run.settings.get("batch_size"))
+    return f"{run.step * batch / num_rows:.3g}" if num_rows > 0 and not math.isnan(batch) else DASH
+
+
+# Numbers for people
+
+
+def shown(value: float, format: Format) -> str:
+    if math.isnan(value):
+        return DASH
+    match format:
+        case "percent":
+            return f"{100 * value:.1f} %"
+        case "count":
+            return f"{value:,.0f}"
+        case "rate":
+            return f"{value:.3g}"
+        case _:
+            return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3f}"

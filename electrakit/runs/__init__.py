@@ -1,0 +1,1 @@
+"""What a run folder is: its layout, its files, its settings."""

@@ -1,0 +1,99 @@
+"""Reads and writes config.json of a run: its settings, the shards that it was started with, and what may differ on resume."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from electrakit.common.errors import UserError
+from electrakit.common.json_files import write_json
+from electrakit.config.pretrain import PretrainConfig
+from electrakit.runs import layout
+
+
+@dataclass(frozen=True)
+class DataDescription:
+    """What identifies shards, wherever they are."""
+
+    length: int = 0
+    """Tokens in a row."""
+    vocab_size: int = 0
+    special_ids: dict[str, int] = field(default_factory=dict)
+    tokenizer: Any = None
+    """As the shards' manifest names it."""
+    tokenizer_file: str | None = None
+    """Hash of tokenizer.json, which may have been replaced since."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """Of each split."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Name and hash of each."""
+
+
+@dataclass(frozen=True)
+class StoredConfig:
+    """What config.json says about the previous start."""
+
+    settings: PretrainConfig
+    data: DataDescription
+    num_processes: int
+    known_data: frozenset[str]
+    """The fields of `data` that the file has: an older version wrote fewer."""
+
+
+def write_config(path: Path, config: PretrainConfig, data: DataDescription, num_processes: int) -> None:
+    content = {"settings": config.to_json(), "data": asdict(data), "processes": num_processes}
+    write_json(path / layout.CONFIG, content, ascii_only=True)
+
+
+def read_config(path: Path) -> StoredConfig:
+    """The config.json of a run. A setting that an older version did not know has its default."""
+    try:
+        stored = json.loads((path / layout.CONFIG).read_text(encoding="utf-8"))
+        settings = PretrainConfig.from_json(stored["settings"])
+        data = DataDescription(**known_fields(DataDescription, stored["data"]))
+        return StoredConfig(settings, data, stored["processes"], frozenset(stored["data"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path / layout.CONFIG} cannot be used: {error}; name another --run") from None
+
+
+def readable_settings(stored: dict[str, Any]) -> PretrainConfig | None:
+    """The settings of a config.json of any version: what this version does not know is left out. None if they cannot be used."""
+    try:
+        return PretrainConfig.from_json(PretrainConfig.known_values(stored))
+    except (UserError, TypeError, AttributeError):
+        return None
+
+
+def known_fields(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    return {entry.name: values[entry.name] for entry in fields(kind) if entry.name in values}
+
+
+def check_fits(path: Path, before: StoredConfig, config: PretrainConfig, data: DataDescription) -> None:
+    """Refuse to resume with other settings or other shards, and show the difference."""
+    names = [entry.name for entry in fields(DataDescription) if entry.name in before.known_data]
+    old, new = ({name: getattr(each, name) for name in names} for each in (before.data, data))
+    changes = [*differences(before.settings.identity(), config.identity()), *differences(old, new, "data.")]
+    if changes:
+        raise UserError(
+            f"{path} was started with other settings: {', '.join(changes)}; change them back, or name another --run"
+        )
+
+
+def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for name in [*before, *(name for name in now if name not in before)]:
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{prefix}{name}.")
+        elif old != new:
+            found.append(f"{prefix}{name} {old} -> {new}")
+    return found
+
+
+def identity_of(path: Path) -> str:
+    """A hash that stays the same when a run is resumed or moved."""
+    stored = json.loads((path / layout.CONFIG).read_text(encoding="utf-8"))
+    settings = {name: value for name, value in stored["settings"].items() if name not in PretrainConfig.changeable()}
+    return xxhash.xxh3_128_hexdigest(json.dumps([settings, stored["data"]], sort_keys=True).encode())

@@ -1,1 +1,0 @@
-"""A run in; a model that others can load, a report and a playground out."""

@@ -1,0 +1,1 @@
+"""Checkpoints of google-research/electra, read without TensorFlow."""

@@ -1,0 +1,248 @@
+"""Builds the objective at the start of a run, with new weights or those of existing models, and fits settings to shards and memory."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from electrakit.common.errors import UserError
+from electrakit.common.hardware import available_memory
+from electrakit.common.hashing import hash_file
+from electrakit.common.progress import console
+from electrakit.common.safe_load import explain_load_errors, require_safe
+from electrakit.config.network import NetworkConfig
+from electrakit.config.pretrain import PretrainConfig, override, with_special_ids
+from electrakit.data.manifest import read_manifest
+from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
+from electrakit.model.build import CLASSES, THEIR_NAMES, build_network
+from electrakit.model.counts import HeadKind, estimate_memory, head_kinds
+from electrakit.model.huggingface.families import is_transformers
+from electrakit.model.huggingface.weights import CLASSIC, MODERN, from_transformers
+from electrakit.objective.build import build_objective
+from electrakit.objective.masking import is_continuation_table
+from electrakit.runs import layout
+from electrakit.runs.settings import DataDescription
+from electrakit.train.distributed import ProcessGroup
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SHARE_OF_MEMORY = 0.6  # for activations: the estimate leaves out what libraries allocate
+# model_type -> the transformers classes with a head for words, and for "replaced"
+THEIR_CLASSES = {
+    "electra": (CLASSIC.generator_class, CLASSIC.discriminator_class),
+    "modernbert": (MODERN.generator_class, MODERN.discriminator_class),
+    **{name: classes[1:] for name, classes in CLASSES.items()},
+}
+
+
+def describe_data(shards: Path) -> DataDescription:
+    """What identifies shards, wherever they are."""
+    manifest = read_manifest(shards)
+    tokenizer = shards / "tokenizer" / "tokenizer.json"
+    return DataDescription(
+        length=manifest.length,
+        vocab_size=manifest.vocab_size,
+        special_ids=manifest.special_ids,
+        tokenizer=manifest.tokenizer_fingerprint,
+        tokenizer_file=hash_file(tokenizer) if tokenizer.exists() else None,
+        rows=manifest.num_rows,
+        files={file.name: file.xxh3_128 for split in manifest.splits.values() for file in split.files},
+    )
+
+
+def fit_to_shards(config: PretrainConfig, data: DataDescription, is_custom: bool) -> PretrainConfig:
+    """The settings with the vocabulary, special ids and row length of the shards."""
+    if is_custom:  # the networks of the settings are not used: they must not refuse the rows
+        longest = {"max_length": max(data.length, *(one.max_length for one in config.networks.values()))}
+        config = override(config, dict.fromkeys(config.networks, longest))
+    config = override(config, {"length": data.length, "vocab_size": data.vocab_size})
+    return with_special_ids(config, data.special_ids)
+
+
+def new_objective(config: PretrainConfig, special_ids: dict[str, int], existing: dict[str, nn.Module]) -> nn.Module:
+    """The objective of a new run. Its weights follow from the seed, or are those of existing networks."""
+    torch.manual_seed(config.seed)
+    table = None
+    if config.objective.whole_words:
+        vocabulary = {token: number for number, token in enumerate(tokenizer_of(config).vocabulary)}
+        table = is_continuation_table(vocabulary, config.discriminator.vocab_size)
+    objective = build_objective(config, special_ids, table)
+    for name in ("generator", "discriminator"):  # shared weights are then those of the discriminator
+        if name in existing:
+            getattr(objective, name).load_state_dict(existing[name].state_dict())
+    return objective
+
+
+def tokenizer_of(config: PretrainConfig) -> TokenizerFiles:
+    assert config.data is not None
+    return load_tokenizer(config.data / "tokenizer")
+
+
+# Existing weights
+
+
+def load_existing(config: PretrainConfig) -> tuple[PretrainConfig, dict[str, nn.Module]]:
+    """The networks that init_discriminator and init_generator name, and the settings with their sizes."""
+    torch.manual_seed(config.seed)  # for a head that the model lacks
+    sizes: dict[str, Any] = {}
+    found: dict[str, nn.Module] = {}
+    for name, place in {"discriminator": config.init_discriminator, "generator": config.init_generator}.items():
+        if place is None:
+            continue
+        if name not in config.networks:
+            raise UserError(f"init_{name} is {place!r}, but this run has no {name}; leave it out")
+        check_is_model(name, Path(place))
+        tokenizer = tokenizer_of(config)
+        is_known = check_vocabulary(tokenizer, place, config)
+        model = load_model(place, head_kinds(config)[name])
+        fit_table(model, len(tokenizer.vocabulary), is_known, place, config)
+        sizes[name], found[name] = as_network(model, head_kinds(config)[name], tokenizer.special_ids["sep"])
+    if "discriminator" in found and config.generator is not None and "generator" not in found:
+        one = sizes["discriminator"]
+        sizes["generator"] = {name: getattr(one, name) for name in ("vocab_size", "embedding_size", "max_length")}
+    config = override(config, sizes)
+    warn_if_embeddings_differ(config, found)
+    return config, found
+
+
+def check_is_model(name: str, place: Path) -> None:
+    """Refuse a run or a checkpoint, and name the model inside."""
+    steps = layout.checkpoint_steps(place)
+    model = (layout.checkpoint_path(place, steps[-1]) if steps else place) / name
+    if (model / "config.json").exists():
+        what = "a run" if steps else "a checkpoint"
+        raise UserError(f"init_{name} is {place}: {what}, with the model inside; use --init-{name} {model}")
+
+
+def load_network(place: str, head: HeadKind, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
+    """The sizes and weights of a model."""
+    return as_network(load_model(place, head), head, sep_token_id)
+
+
+def load_model(place: str, head: HeadKind) -> "PreTrainedModel":
+    """A transformers model of a known type, with this head."""
+    import transformers
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    require_safe(place)
+    with explain_load_errors(place):
+        theirs = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
+    if theirs.model_type not in THEIR_CLASSES:
+        raise UserError(
+            f"{place!r} is a {theirs.model_type} model; known are {', '.join(THEIR_CLASSES)}. Build a pair yourself and call "
+            "pretrain(config, objective=...)"
+        )
+    words, replaced = THEIR_CLASSES[theirs.model_type]
+    settings = {} if head == "words" or theirs.model_type == "electra" else {"num_labels": 2}
+    kind = getattr(transformers, words if head == "words" else replaced)
+    with explain_load_errors(place):
+        model = kind.from_pretrained(place, trust_remote_code=False, use_safetensors=True, **settings)
+    return model.float().train()
+
+
+def fit_table(model: "PreTrainedModel", num_tokens: int, is_known: bool, place: str, config: PretrainConfig) -> None:
+    """Cut off the padding rows of the embeddings, which belong to no token."""
+    num_rows = model.config.vocab_size
+    if num_rows == num_tokens:
+        return
+    what = (
+        f"the embeddings of {place} have {num_rows:,} rows, the vocabulary of {config.data} has {num_tokens:,} tokens"
+    )
+    if not is_known:
+        raise UserError(
+            f"{what}; copy the model's tokenizer.json into {place}, to see whether they are the same tokens"
+        )
+    if num_rows < num_tokens:
+        raise UserError(
+            f"{what}, as that of the model: some have no embedding; add rows with transformers' "
+            "resize_token_embeddings, or start from another model"
+        )
+    model.resize_token_embeddings(num_tokens)
+    text = f"{what}: the rows after them are cut off, also in what is saved"
+    console.print(text, style="yellow", markup=False, soft_wrap=True)
+
+
+def as_network(model: "PreTrainedModel", head: HeadKind, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
+    """Our network with the weights of a transformers model, or that model in its adapter."""
+    theirs: Any = model.config
+    if theirs.model_type in {"electra", "modernbert"}:
+        network = from_transformers(model, sep_token_id)
+        return replace(network.config, sep_token_id=sep_token_id), network
+    sizes: dict[str, Any] = {ours: getattr(theirs, name) for ours, name in THEIR_NAMES.items()}
+    embedding_size = getattr(theirs, "embedding_size", theirs.hidden_size)
+    config = NetworkConfig(body=theirs.model_type, embedding_size=embedding_size, sep_token_id=sep_token_id, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        adapter = build_network(config, head)
+    adapter.model.load_state_dict(model.state_dict())  # type: ignore[union-attr]
+    return config, adapter
+
+
+def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -> bool:
+    """Refuse a model whose tokens have other ids than those of the shards. False if it has no tokenizer to compare."""
+    if Path(place).is_dir() and not any((Path(place) / name).exists() for name in ("tokenizer.json", "vocab.txt")):
+        console.print(f"{place} has no tokenizer to compare with that of {config.data}", style="yellow", markup=False)
+        return False
+    theirs, mine = load_tokenizer(place).vocabulary, ours.vocabulary
+    if theirs == mine:
+        return True
+    if len(theirs) != len(mine):
+        what = f"it has {len(theirs)} tokens, the shards {len(mine)}"
+    else:
+        number = next(number for number, pair in enumerate(zip(theirs, mine, strict=True)) if pair[0] != pair[1])
+        what = f"token {number} is {theirs[number]!r} there and {mine[number]!r} in the shards"
+    raise UserError(
+        f"the vocabulary of {place} is not that of {config.data}: {what}; prepare the text with --tokenizer {place}"
+    )
+
+
+def warn_if_embeddings_differ(config: PretrainConfig, found: dict[str, nn.Module]) -> None:
+    """Warn if two models that are to share embeddings have different ones."""
+    if len(found) < 2 or config.share == "nothing":
+        return
+    tables = [
+        next(each.weight for each in network.modules() if isinstance(each, nn.Embedding)) for network in found.values()
+    ]
+    if not torch.equal(*tables):
+        console.print(
+            f"{config.init_generator} and {config.init_discriminator} have different embeddings: the generator takes the "
+            "discriminator's, and must get used to them; --share nothing keeps both",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+# Memory
+
+
+def choose_micro_batch(config: PretrainConfig, group: ProcessGroup) -> int:
+    """As many rows as fit into memory, in micro-batches of about equal size."""
+    num_rows = -(-config.batch_size // group.world_size)
+    for_one = estimate_memory(replace(config, micro_batch=1))
+    fixed = for_one.total - for_one.activations
+    num_that_fit = (SHARE_OF_MEMORY * free_memory(group) - fixed) / for_one.activations
+    num_micro_batches = -(-num_rows // max(1, min(num_rows, int(num_that_fit))))
+    return -(-num_rows // num_micro_batches)
+
+
+def free_memory(group: ProcessGroup) -> float:
+    """Bytes that this process may use."""
+    if group.device.type == "cuda":
+        return torch.cuda.mem_get_info(group.device)[0]
+    return available_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def recompute_activations(objective: nn.Module) -> None:
+    """Gradient checkpointing, where a network supports it."""
+    for module in objective.modules():
+        if hasattr(module, "recompute"):
+            module.recompute = True  # type: ignore[assignment]
+        elif is_transformers(module):
+            if not module.supports_gradient_checkpointing:
+                raise UserError(f"--recompute: transformers' {type(module).__name__} cannot do it; leave it out")
+            module.gradient_checkpointing_enable()  # type: ignore[operator]

@@ -1,0 +1,223 @@
+"""Several processes, started by torchrun: the same rows, the same losses, the same safety."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from electrakit import pretrain
+from electrakit.config.pretrain import PretrainConfig
+from electrakit.runs.files import PretrainRun, read_metrics
+from tests.helpers.processes import HANG, wait_until
+
+WORKER = """
+import json, sys
+from electrakit import pretrain
+from electrakit.config.pretrain import PretrainConfig
+import torch
+torch.set_num_threads(1)
+stop_after = int(sys.argv[2]) if len(sys.argv) > 2 else None
+pretrain(PretrainConfig.from_json(json.load(open(sys.argv[1]))), stop_after=stop_after)
+"""
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
+QUIET = {"discriminator": NO_DROPOUT, "generator": NO_DROPOUT}
+
+
+def torchrun(
+    config: PretrainConfig, *arguments: str, num_processes: int = 2, options: tuple[str, ...] = (), code: str = WORKER
+) -> subprocess.Popen[str]:
+    assert config.run is not None
+    folder = config.run.parent
+    (folder / "worker.py").write_text(code)
+    (folder / "settings.json").write_text(json.dumps(config.to_json()))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={num_processes}",
+        *options,
+    ]
+    command += [str(folder / "worker.py"), str(folder / "settings.json"), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    _, said = process.communicate(timeout=HANG)
+    assert process.returncode == 0, said
+    return said
+
+
+def wait_for(process: subprocess.Popen[str], is_there: Callable[[], bool]) -> None:
+    wait_until(is_there, process)
+
+
+def losses(path: Path, split: str = "train") -> list[float]:
+    return [line["loss"] for line in read_metrics(path) if line["split"] == split]
+
+
+@pytest.mark.long
+def test_two_processes_train_as_one_and_a_run_goes_on_with_another_number(tiny):
+    """The batch of 9 rows is 5 and 4; with micro-batches of 2 one process has an odd micro-batch more than it has rows."""
+    settings = {**QUIET, "steps": 8, "log_every": 1, "batch_size": 9, "micro_batch": 2, "valid_every": 4}
+    alone = pretrain(tiny("alone", **settings))
+    finished(torchrun(tiny("two", **settings)))
+    assert losses(tiny("two").run) == pytest.approx(losses(alone.path), rel=1e-5)
+    assert losses(tiny("two").run, "valid") == pytest.approx(
+        losses(alone.path, "valid"), rel=1e-3
+    )  # samples may tip over
+
+    finished(torchrun(tiny("mixed", **settings), "3"))
+    pretrain(tiny("mixed", **settings), stop_after=5)
+    finished(torchrun(tiny("mixed", **settings)))
+    assert losses(tiny("mixed").run) == pytest.approx(losses(alone.path), rel=1e-5)
+
+
+@pytest.mark.long
+def test_fsdp_trains_as_one_and_its_checkpoint_is_read_by_one(tiny):
+    settings = {**QUIET, "steps": 6, "log_every": 1, "micro_batch": None, "save_every": 3, "keep_at": ("50%",)}
+    alone = pretrain(tiny("alone", **settings))
+    finished(torchrun(tiny("sharded", **settings, fsdp=True), "4"))
+    path = tiny("sharded").run
+    state = load_file(path / "checkpoints" / "step_0000003" / "model.safetensors")
+    expected = load_file(alone.path / "checkpoints" / "step_0000003" / "model.safetensors")
+    assert state.keys() == expected.keys()  # whole, and what is shared once
+    for name, value in expected.items():
+        torch.testing.assert_close(state[name], value, rtol=1e-4, atol=1e-5)
+    run = pretrain(tiny("sharded", **settings))
+    assert run.is_complete
+    assert losses(path) == pytest.approx(losses(alone.path), rel=1e-5)
+    from transformers import ElectraForMaskedLM
+
+    generator = ElectraForMaskedLM.from_pretrained(run.checkpoint / "generator")
+    assert generator.get_output_embeddings().weight is generator.get_input_embeddings().weight
+
+
+@pytest.mark.long
+def test_fsdp_with_recomputation_and_micro_batches_trains_as_one(tiny):
+    settings = {**QUIET, "steps": 3, "log_every": 1, "micro_batch": 2, "valid_every": 100, "valid_rows": 2}
+    alone = pretrain(tiny("alone", **settings))
+    finished(torchrun(tiny("sharded", **settings, fsdp=True, recompute=True)))
+    assert losses(tiny("sharded").run) == pytest.approx(losses(alone.path), rel=1e-5)
+
+
+@pytest.mark.long
+def test_a_killed_worker_is_started_again_and_the_result_is_right(tiny, tmp_path):
+    settings = {"steps": 15, "log_every": 5, "save_every": 5, "valid_every": 1000, "batch_size": 8, "micro_batch": 4}
+    saved, is_killed = tmp_path / "saved", tmp_path / "is_killed"
+    hold = f"touch '{saved}'; while [ ! -e '{is_killed}' ]; do sleep 0.05; done"
+    process = torchrun(tiny("killed", **settings, on_checkpoint=hold), options=("--max-restarts=2",))
+    wait_for(process, saved.exists)
+    workers = [
+        int(line)
+        for line in subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    ]
+    assert workers
+    os.kill(workers[-1], signal.SIGKILL)
+    is_killed.touch()
+    said = finished(process)
+    assert "Resuming from" in said
+    finished(torchrun(tiny("whole", **settings)))
+    killed, whole = (
+        load_file(PretrainRun(tiny(name).run, 15, True).checkpoint / "model.safetensors")
+        for name in ("killed", "whole")
+    )
+    assert all(torch.equal(value, killed[name]) for name, value in whole.items())
+    assert [line["step"] for line in read_metrics(tiny("killed").run) if line["split"] == "train"] == [5, 10, 15]
+
+
+def documented_options() -> tuple[str, ...]:
+    """What docs/clusters.md tells to give to torchrun, besides the number of processes."""
+    text = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    match = re.search(r"^torchrun --nproc-per-node 8 (.*?) -m -- electrakit", text.replace("\\\n", ""), re.M)
+    assert match is not None
+    return tuple(match[1].split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_torchrun_as_documented_saves_in_all_processes_and_leaves_none(tiny, number):
+    settings = {"steps": 100_000, "save_every": 100_000, "valid_every": 100_000}
+    process = torchrun(tiny(**settings), options=documented_options())
+    wait_for(process, lambda: bool(losses(tiny().run)))
+    process.send_signal(number)
+    try:
+        process.communicate(timeout=HANG)  # the end of its processes' messages, too
+        assert process.returncode != -number
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert json.loads((tiny().run / "status.json").read_text())["is_complete"] is False
+    saved = sorted((tiny().run / "checkpoints").glob("step_*"))
+    assert len(saved) == 1
+    step = int(saved[0].name.removeprefix("step_"))
+    assert pretrain(tiny(**settings), stop_after=step + 1).step == step + 1
+
+
+@pytest.mark.long
+def test_two_processes_may_compile_and_train_a_pair_of_your_own(tiny, tmp_path):
+    """A plain pair, in which not every parameter takes part in the loss."""
+    code = WORKER.replace(
+        "pretrain(PretrainConfig.from_json(json.load(open(sys.argv[1]))), stop_after=stop_after)",
+        """
+import electrakit as ek
+from electrakit.config.pretrain import with_special_ids
+config = PretrainConfig.from_json(json.load(open(sys.argv[1])))
+torch.manual_seed(0)
+generator, discriminator = ek.build(with_special_ids(config, {"pad": 0, "sep": 3}))
+discriminator.unused = torch.nn.Linear(2, 2)
+pair = ek.Electra(generator, discriminator, mask_token_id=4, sep_token_id=3, mask_ignore_token_ids=[2, 3])
+pretrain(config, pair)
+""",
+    )
+    config = tiny("own", steps=3, log_every=1, batch_size=4, micro_batch=None, valid_rows=4, compile=True)
+    finished(torchrun(config, code=code))
+    assert len(losses(config.run)) == 3
+
+
+@pytest.mark.long
+def test_a_disk_that_is_full_for_the_first_is_told_by_all(tiny):
+    """Nobody waits for a process that has given up."""
+    config = tiny(steps=4, save_every=2)
+    code = WORKER.replace(
+        "stop_after = ",
+        "import os, resource\nif os.environ['RANK'] == '0': resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\nstop_after = ",
+    )
+    process = torchrun(config, code=code)
+    _, said = process.communicate(timeout=HANG)
+    assert process.returncode != 0
+    assert said.count("UserError: cannot write the checkpoint") == 2
+    assert "Connection closed" not in said
+
+
+# What a process waits for another is short; so they begin at the same moment, however long each took to load.
+IMPATIENT = """
+import os, time
+from datetime import timedelta
+from pathlib import Path
+from torch.distributed import distributed_c10d
+from electrakit.train import distributed
+distributed.COMPUTE_TIMEOUT = distributed_c10d.default_pg_timeout = timedelta(seconds=10)
+here = Path(sys.argv[1]).parent
+(here / f"ready {os.environ['RANK']}").touch()
+while len(list(here.glob("ready *"))) < 2:
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.long
+def test_others_wait_for_on_checkpoint_longer_than_for_each_other(tiny):
+    config = tiny(steps=4, save_every=2, valid_every=100, on_checkpoint="case {path} in *2) sleep 12;; esac")
+    code = WORKER.replace("stop_after = ", f"{IMPATIENT}\nstop_after = ", 1)
+    finished(torchrun(config, code=code))
+    assert json.loads((config.run / "status.json").read_text()) == {"step": 4, "is_complete": True}
