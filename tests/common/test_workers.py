@@ -4,76 +4,35 @@ import errno
 import functools
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
 import textwrap
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 from electrakit.common.errors import UserError, explain_write_errors
-from electrakit.common.workers import TASKS_AHEAD, WORKER, WorkerPool
+from electrakit.common.workers import TASKS_AHEAD, WorkerPool
 from tests.helpers.processes import HANG, wait_until
+from tests.helpers.worker_tasks import (
+    complain,
+    crash,
+    die,
+    double,
+    fail,
+    large_result,
+    larger_than_a_pipe,
+    meet,
+    own_process,
+    return_what_cannot_be_sent,
+    touch_last,
+    wait_for,
+)
 
-# What workers do must be importable where they are, so that this file's own functions are sent by their module's name.
-
-
-def slowly_negate(number: int) -> int:
-    time.sleep(0.02 * (number % 3))  # later items are ready earlier
-    return -number
-
-
-def double(number: int) -> int:
-    return 2 * number
-
-
-def fail(number: int) -> int:
-    if number == 3:
-        raise KeyError("the reason")
-    return number
-
-
-def complain(number: int) -> int:
-    raise UserError("--this is yours to mend")
-
-
-def die(number: int) -> int:
-    if number == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def return_what_cannot_be_sent(number: int) -> object:
-    return lambda: number
-
-
-def large_result(number: int) -> np.ndarray:
-    return np.full(3_000_000, number, np.uint8)
-
-
-def own_process(_: int) -> int:
-    time.sleep(0.05)
-    return os.getpid()
-
-
-def half_a_result(number: int) -> bytes:
-    """Dies while the result is on its way."""
-    import threading
-
-    threading.Thread(target=lambda: (time.sleep(0.5), os.kill(os.getpid(), signal.SIGKILL)), daemon=True).start()
-    return bytes(50_000_000)
-
-
-def crash(number: int) -> None:
-    if number:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-        time.sleep(10)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +48,14 @@ def is_alive(process: int) -> bool:
         return False
 
 
-def test_results_come_in_the_order_of_the_items(workers):
-    assert list(workers.map(slowly_negate, range(20))) == [-number for number in range(20)]
+def test_results_come_in_the_order_of_the_items(workers, tmp_path):
+    done = list(workers.map(functools.partial(touch_last, tmp_path / "second"), range(20)))  # the first is ready late
+    assert [number for number, _ in done] == list(range(20))
     assert list(workers.map(double, [])) == []
 
 
-def test_all_workers_work(workers):
-    assert len(set(workers.map(own_process, range(20)))) == 2
+def test_all_workers_work(workers, tmp_path):
+    assert len(set(workers.map(functools.partial(meet, tmp_path), range(20)))) == 2
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
@@ -115,8 +75,8 @@ def test_only_a_few_items_are_taken_ahead_of_the_consumer(workers):
             taken += 1
             yield taken
 
-    for number, result in enumerate(workers.map(slowly_negate, items()), start=1):
-        assert result == -number
+    for number, result in enumerate(workers.map(double, items()), start=1):
+        assert result == 2 * number
         assert taken - number <= 2 * TASKS_AHEAD
 
 
@@ -146,15 +106,25 @@ def test_a_result_that_cannot_be_sent_is_an_error_and_no_death(workers):
     assert list(workers.map(double, [4])) == [8]
 
 
-@pytest.mark.parametrize("deadly", [die, half_a_result])
-def test_the_death_of_a_worker_is_noticed_and_explained(deadly):
-    with (
-        WorkerPool(2) as some,
-        pytest.raises(UserError, match=r"worker process \d died \(exit code -9\).*again to resume.*fewer --workers"),
-    ):
-        for _ in some.map(deadly, range(100)):
-            if deadly is half_a_result:
-                time.sleep(1)  # let it fill the pipe, and die there
+DEATH = r"worker process \d died \(exit code -9\).*again to resume.*fewer --workers"
+
+
+def test_the_death_of_a_worker_is_noticed_and_explained():
+    with WorkerPool(2) as some, pytest.raises(UserError, match=DEATH):
+        list(some.map(die, range(100)))
+
+
+def test_so_is_its_death_in_the_middle_of_a_result():
+    with WorkerPool(1) as some, pytest.raises(UserError, match=DEATH):
+        list(some.map(larger_than_a_pipe, killed_while_it_sends(some)))
+
+
+def killed_while_it_sends(some: WorkerPool) -> Iterator[int]:
+    """Two items: while the second is asked for, the worker sends the result of the first, and is killed."""
+    yield 1
+    wait_until(some._connections[0].poll)
+    os.kill(some._processes[0].pid, signal.SIGKILL)
+    yield 2
 
 
 @pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGBUS])
@@ -226,77 +196,80 @@ def test_an_error_of_the_consumer_leaves_no_process_behind():
 
 
 def script(tmp_path: Path, text: str) -> list[str]:
-    (tmp_path / "script.py").write_text(textwrap.dedent(text))
+    """A script that finds this project's tests, too."""
+    start = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+    (tmp_path / "script.py").write_text(start + textwrap.dedent(text))
     return [sys.executable, str(tmp_path / "script.py")]
 
 
+def start(tmp_path: Path, text: str, **options: Any) -> "subprocess.Popen[str]":
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(script(tmp_path, text), **pipes, text=True, **options)
+
+
+# The workers' process ids when they have been started, and a line when they work.
 ENDLESS = """
-    import os, sys
     from electrakit.common.workers import WorkerPool
 
     with WorkerPool(2) as workers:
         print(*(process.pid for process in workers._processes), flush=True)
-        for _ in workers.map(abs, iter(int, 1)):  # for ever
+        results = workers.map(abs, iter(int, 1))  # for ever
+        print("working", next(results), flush=True)
+        for _ in results:
             pass
 """
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_leave_when_the_main_process_is_killed(tmp_path, how):
-    with subprocess.Popen(script(tmp_path, ENDLESS), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as main:
+    with start(tmp_path, ENDLESS) as main:
         processes = list(map(int, main.stdout.readline().split()))
-        time.sleep(1)
+        assert main.stdout.readline() == "working 0\n"
         assert len(processes) == 2 and all(map(is_alive, processes))
         main.send_signal(how)
         wait_until(lambda: not any(map(is_alive, processes)))
         assert main.stderr.read() == ""
 
 
+# It prints a line when its workers do what the test is about.
 BUSY = """
-    import sys
-    sys.path.insert(0, {tests!r})
+    from pathlib import Path
     from electrakit.common.workers import WorkerPool
-    from test_workers import {function}
+    from tests.helpers.processes import wait_until
+    from tests.helpers.worker_tasks import NeverLoaded, larger_than_a_pipe, wait_for_ever
+
+    started = Path(sys.argv[0]).parent / "started"
+
+    def items(item):
+        yield item
+        wait_until(lambda: {event})
+        print("going", flush=True)
+        while {goes_on}:
+            yield item
+        wait_until(lambda: False)
 
     with WorkerPool(2) as workers:
-        items = ({item} for _ in range(100))
-        results = workers.map({function}, items)
-        next(results)
-        print("going", flush=True)
-        import time
-        time.sleep(1000) if {stops} else list(results)
+        list(workers.map({function}, items({item})))
 """
-
-
-def large(item):
-    return bytes(200_000_000)
-
-
-class SlowToLoad:
-    def __reduce__(self):
-        return time.sleep, (0.7,)
+IS_SENDING = "workers._connections[0].poll() or workers._connections[1].poll()"
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 @pytest.mark.parametrize(
-    ("function", "item", "stops"),
+    ("function", "item", "event", "goes_on"),
     [
-        ("abs", "1", True),  # idle
-        ("large", "1", True),  # sending a result that is not received
-        ("large", "1", False),  # in the middle of sending
-        ("len", "bytes(200_000_000)", False),  # in the middle of receiving
-        ("repr", "SlowToLoad()", False),  # loading
-        ("time.sleep", "0.5", False),  # working
+        pytest.param("abs", "1", IS_SENDING, False, id="idle"),
+        pytest.param("larger_than_a_pipe", "1", IS_SENDING, False, id="sending a result that is not received"),
+        pytest.param("larger_than_a_pipe", "1", True, True, id="sending"),
+        pytest.param("len", "bytes(200_000_000)", True, True, id="receiving"),
+        pytest.param("repr", "NeverLoaded(started)", "started.exists()", False, id="loading"),
+        pytest.param("wait_for_ever", "started", "started.exists()", False, id="working"),
     ],
 )
-def test_no_worker_outlives_the_main_process_whatever_it_is_doing(tmp_path, function, item, stops):
-    imported = {"abs": "is_alive", "len": "is_alive", "repr": "SlowToLoad", "time.sleep": "time"}
-    text = BUSY.format(tests=str(Path(__file__).parent), function=function, item=item, stops=stops)
-    text = text.replace(f"import {function}", f"import {imported.get(function, function)}")
-    with subprocess.Popen(script(tmp_path, text), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as main:
+def test_no_worker_outlives_the_main_process_whatever_it_is_doing(tmp_path, function, item, event, goes_on):
+    with start(tmp_path, BUSY.format(function=function, item=item, event=event, goes_on=goes_on)) as main:
         assert main.stdout.readline() == "going\n", main.stderr.read()
-        time.sleep(0.3)
         processes = children_of(main.pid)
         assert len(processes) >= 2
         main.kill()
@@ -304,11 +277,10 @@ def test_no_worker_outlives_the_main_process_whatever_it_is_doing(tmp_path, func
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
-@pytest.mark.parametrize("pause", [0.0, 0.02, 0.05, 0.1, 0.2])
-def test_no_worker_outlives_a_main_process_that_is_killed_while_it_starts_them(tmp_path, pause):
-    with subprocess.Popen(script(tmp_path, ENDLESS), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as main:
-        wait_until(lambda: len(children_of(main.pid)) >= 2, main)
-        time.sleep(pause)
+@pytest.mark.parametrize("num_children", [1, 2, 3])  # one of them is multiprocessing's own
+def test_no_worker_outlives_a_main_process_that_is_killed_while_it_starts_them(tmp_path, num_children):
+    with start(tmp_path, ENDLESS) as main:
+        wait_until(lambda: len(children_of(main.pid)) >= num_children, main)
         processes = children_of(main.pid)
         main.kill()
         wait_until(lambda: not any(map(is_alive, processes)))
@@ -318,17 +290,11 @@ def children_of(process: int) -> list[int]:
     return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
 
 
-@pytest.mark.parametrize("pause", [0, 1])  # while the workers start, and while they work
-def test_ctrl_c_of_a_terminal_reaches_the_main_process_only(tmp_path, pause):
-    with subprocess.Popen(
-        script(tmp_path, ENDLESS),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as main:
+@pytest.mark.parametrize("is_working", [False, True])  # while the workers start, and while they work
+def test_ctrl_c_of_a_terminal_reaches_the_main_process_only(tmp_path, is_working):
+    with start(tmp_path, ENDLESS, start_new_session=True) as main:
         processes = list(map(int, main.stdout.readline().split()))
-        time.sleep(pause)
+        assert not is_working or main.stdout.readline() == "working 0\n"
         os.killpg(main.pid, signal.SIGINT)
         wait_until(lambda: not any(map(is_alive, processes)))
         assert main.stderr.read().count("Traceback") == 1  # the script's own
@@ -369,13 +335,6 @@ def test_a_function_that_the_workers_cannot_import_is_an_error_and_no_hang(tmp_p
     assert done.returncode == 1
     assert "RuntimeError: a worker process failed" in done.stderr
     assert "AttributeError" in done.stderr
-
-
-def wait_for(others: Path, number: int) -> tuple[int, str]:
-    """The first takes until the others have come in."""
-    if not number:
-        wait_until(others.exists)
-    return number, os.environ[WORKER]
 
 
 def test_what_is_done_first_comes_first_and_no_result_waits_for_a_long_task(tmp_path):
