@@ -147,7 +147,7 @@ def findings(runs: Runs, headers: list[RunHeader]) -> list[FindingCard]:
         if not run.lines:
             cards.append(FindingCard(header, "info", 2, "No metrics yet."))
             continue
-        found = examine_run(run)
+        found = examine_run(run).findings
         for finding in found:
             title = finding.title[:1].upper() + finding.title[1:]
             cards.append(FindingCard(header, finding.level, list(LEVELS).index(finding.level), title, finding))

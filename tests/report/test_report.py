@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 import electrakit as ek
 from electrakit.cli.main import main
 from electrakit.common.plots import PALETTE
-from electrakit.doctor.run import examination_of
+from electrakit.doctor.findings import Measure
+from electrakit.doctor.run import examine_run
 from electrakit.report import curves, scores, tables
 from electrakit.report.curves import CHARTS
 from electrakit.report.figures import draw, glue_figure
@@ -366,7 +367,7 @@ def test_table_curves_and_doctor_compare_the_discriminator_with_the_same_guess(t
     put(path / "config.json", json.dumps(stored))
     run = read_run(path)
     assert curves.curves(run, 100)["base_rate"] == figure
-    doctors = examination_of(run).measures.get("entropy of the base rate (nats)", math.nan)
+    doctors = examine_run(run).measures.get(Measure.BASE_RATE_ENTROPY, math.nan)
     expected = {"replaced_rate": 0.3669, "sampled_acc": 0.6109, None: math.nan}[figure]  # of coins of .12 and .3
     assert [doctors, tables.base_rate_entropy(run)] == pytest.approx([expected] * 2, abs=1e-4, nan_ok=True)
 
