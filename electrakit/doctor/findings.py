@@ -1,7 +1,6 @@
 """The doctor's result, measures and findings, and how it is printed."""
 
 import math
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -96,16 +95,11 @@ class Finding:
     level: Level
     """`serious` ruins a run, a `warning` costs quality or time, `info` is nothing wrong."""
     title: str
-    """The same for every finding of this problem."""
+    """The same for every finding of this problem, and the heading of its section in docs/troubleshooting.md."""
     seen: str
     """The evidence: numbers, and the steps of a run."""
     means: str
     advice: str
-
-    @property
-    def slug(self) -> str:
-        """The anchor of its section in docs/troubleshooting.md."""
-        return slug(self.title)
 
 
 @dataclass
@@ -123,11 +117,6 @@ class Examination:
     @property
     def is_serious(self) -> bool:
         return any(finding.level == "serious" for finding in self.findings)
-
-
-def slug(title: str) -> str:
-    """The anchor that GitHub and mkdocs give a heading."""
-    return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip())
 
 
 def format_measure(measure: Measure, value: float) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from electrakit.runs.files import Floats, RunFiles, column
 
-Format = Literal["nats", "percent", "number", "rate", "count"]
+NumberFormat = Literal["nats", "percent", "number", "rate", "count"]
 Group = Literal["generator", "discriminator", "training"]
 
 MOST_BUCKETS, FEWEST_BUCKETS, BUCKETS_OF_ALL_RUNS = 600, 120, 2400
@@ -24,7 +24,7 @@ class Chart:
     """Its name in metrics.jsonl."""
     group: Group
     title: str
-    format: Format
+    format: NumberFormat
     shows: str
     healthy: str
     """How it looks in a good run."""
@@ -250,18 +250,6 @@ def bucket_means(values: Floats, edges: NDArray[np.int64]) -> Floats:
     sums = np.add.reduceat(np.where(known, values, 0.0), edges[:-1])
     counts = np.add.reduceat(known.astype(np.float64), edges[:-1])
     return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-
-
-def smoothed(values: Floats, sigma: float) -> Floats:
-    """Gaussian smoothing over neighbours on both sides, so many points wide: nothing lags behind."""
-    if sigma < 0.3 or not len(values):
-        return values
-    reach = min(len(values) - 1, math.ceil(3 * sigma))
-    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
-    known = np.isfinite(values)
-    sums = np.convolve(np.where(known, values, 0.0), kernel, mode="full")[reach : reach + len(values)]
-    weights = np.convolve(known.astype(np.float64), kernel, mode="full")[reach : reach + len(values)]
-    return np.where(known, sums / np.maximum(weights, 1e-12), np.nan)
 
 
 # Numbers

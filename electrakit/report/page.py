@@ -31,7 +31,8 @@ from electrakit.report.tables import (
 GROUPS = {"generator": "Generator", "discriminator": "Discriminator", "training": "Training"}
 SCRIPTS = ("charts_scales.js", "charts.js", "report_compute.js", "report.js")
 NUM_COLOURS = 8
-LEVELS = {"serious": "serious", "warning": "warning", "info": "good to know"}
+BADGES = {"serious": "serious", "warning": "warning", "fine": "", "info": "good to know"}
+"""Of the levels of findings, in the order in which they are shown."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,6 @@ class FindingCard:
 
     run: RunHeader
     level: str
-    rank: int
-    """Cards are shown in this order."""
     text: str
     finding: Finding | None = None
 
@@ -82,7 +81,7 @@ def page(runs: Runs, live: float | None = None) -> bytes:
         live=live,
         version=electrakit.__version__,
         runs=headers,
-        levels=LEVELS,
+        badges=BADGES,
         findings=findings(runs, headers),
         metric_tables=key_metrics(runs) if any(run.lines for run in runs.values()) else [],
         chart_groups=chart_groups(runs),
@@ -145,15 +144,14 @@ def findings(runs: Runs, headers: list[RunHeader]) -> list[FindingCard]:
     cards = []
     for run, header in zip(runs.values(), headers, strict=True):
         if not run.lines:
-            cards.append(FindingCard(header, "info", 2, "No metrics yet."))
+            cards.append(FindingCard(header, "info", "No metrics yet."))
             continue
         found = examine_run(run).findings
         for finding in found:
-            title = finding.title[:1].upper() + finding.title[1:]
-            cards.append(FindingCard(header, finding.level, list(LEVELS).index(finding.level), title, finding))
+            cards.append(FindingCard(header, finding.level, finding.title[:1].upper() + finding.title[1:], finding))
         if all(finding.level == "info" for finding in found):
-            cards.append(FindingCard(header, "fine", 1, "Nothing wrong was found."))
-    return sorted(cards, key=lambda card: card.rank)
+            cards.append(FindingCard(header, "fine", "Nothing wrong was found."))
+    return sorted(cards, key=lambda card: list(BADGES).index(card.level))
 
 
 def chart_groups(runs: Runs) -> dict[str, str]:

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from electrakit.common.words import format_duration, format_number
-from electrakit.doctor.evidence import entropy
-from electrakit.report.curves import CHARTS, Chart, Format
+from electrakit.common.words import format_duration, format_number, format_percent, format_share
+from electrakit.doctor.evidence import Evidence, entropy
+from electrakit.report.curves import CHARTS, Chart, NumberFormat
 from electrakit.report.scores import flops_of, parameters_of
 from electrakit.runs import layout
 from electrakit.runs.files import Environment, Floats, MetricsLine, RunFiles, column, number
@@ -69,10 +69,11 @@ def state_of(run: RunFiles) -> RunState:
     if time.time() - written > max(120.0, 10 * seconds_between_lines(run)):
         # A date, not an age: it stays true however old the page is.
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
-        silent = f"nothing was written since {since}; if it has stopped, the same command resumes it"
-        return RunState("silent", " · ".join([*parts, silent]))
-    left = seconds_left(run)
-    return RunState("running", " · ".join([*parts, *([] if left is None else [f"about {format_duration(left)} left"])]))
+        parts.append(f"nothing was written since {since}; if it has stopped, the same command resumes it")
+        return RunState("silent", " · ".join(parts))
+    if (left := seconds_left(run)) is not None:
+        parts.append(f"about {format_duration(left)} left")
+    return RunState("running", " · ".join(parts))
 
 
 def steps_text(run: RunFiles) -> str:
@@ -81,7 +82,7 @@ def steps_text(run: RunFiles) -> str:
         return f"{run.step:,} steps in a budget of {budget}"
     if math.isnan(steps) or (run.is_complete and steps == run.step):
         return f"{run.step:,} steps"
-    return f"{run.step:,} of {steps:,.0f} steps ({run.step / max(1.0, steps):.0%})"
+    return f"{run.step:,} of {steps:,.0f} steps ({format_share(run.step / max(1.0, steps))})"
 
 
 def seconds_of(run: RunFiles) -> float | None:
@@ -135,7 +136,7 @@ def charts_for(runs: Runs) -> list[Chart]:
 
 
 def is_one_network(runs: Runs) -> bool:
-    return all(kind_of(run) == "mlm" for run in runs.values())
+    return all(Evidence(run).kind == "mlm" for run in runs.values())
 
 
 def key_metrics(runs: Runs) -> list[Table]:
@@ -151,7 +152,7 @@ def key_metrics(runs: Runs) -> list[Table]:
     for title, keys in groups.items():
         rows = [validation_row(runs, charts[key], short_title(charts[key])) for key in keys]
         if title == "Discriminator":
-            entropies = [shown(base_rate_entropy(run), "nats") for run in runs.values()]
+            entropies = [format_value(base_rate_entropy(run), "nats") for run in runs.values()]
             rows.insert(1, Row("Loss of always predicting the base rate", entropies))
         tables.append(Table(title, known_rows(rows)))
     shared = [] if is_one_network(runs) else [charts["loss"], charts["replaced_rate"]]
@@ -161,7 +162,7 @@ def key_metrics(runs: Runs) -> list[Table]:
 
 
 def validation_row(runs: Runs, chart: Chart, label: str) -> Row:
-    return Row(label, [shown(last_valid(run, chart.key), chart.format) for run in runs.values()])
+    return Row(label, [format_value(last_valid(run, chart.key), chart.format) for run in runs.values()])
 
 
 def short_title(chart: Chart) -> str:
@@ -181,7 +182,7 @@ def training_rows(runs: Runs) -> list[Row]:
     return [
         Row("Last validation at step", [f"{run.valid[-1]['step']:,}" if run.valid else DASH for run in every]),
         Row("Lowest validation loss at step", [DASH if step is None else f"{step:,}" for step in best]),
-        Row("Tokens a second (median)", [shown(speed, "count") for speed in speeds]),
+        Row("Tokens a second (median)", [format_value(speed, "count") for speed in speeds]),
         Row("Compute so far, FLOPs", [f"{each:.2e}".replace("+", "") if each else DASH for each in flops]),
         Row("Parameters kept after training", [DASH if size is None else format_number(size) for size in sizes]),
     ]
@@ -208,16 +209,13 @@ def base_rate_entropy(run: RunFiles) -> float:
     return float(entropy(np.array(rate)))
 
 
-def kind_of(run: RunFiles) -> str:
-    objective = run.settings.get("objective")
-    return str(objective.get("kind", "electra")) if isinstance(objective, dict) else "electra"
-
-
 def median(values: Floats) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else math.nan
 
 
+NUM_SAMPLED = 24
+"""Rows of a curve's table."""
 SAMPLED = (
     *("mlm_loss", "gen_acc", "disc_loss", "disc_acc", "disc_auc", "replaced_rate"),
     *("loss", "lr", "grad_norm", "tokens_per_second"),
@@ -233,15 +231,15 @@ def curve_tables(runs: Runs) -> list[CurveTable]:
     ]
 
 
-def sampled_lines(
-    name: str, title: str, run: RunFiles, lines: Sequence[MetricsLine], num_lines: int = 24
-) -> CurveTable:
+def sampled_lines(name: str, title: str, run: RunFiles, lines: Sequence[MetricsLine]) -> CurveTable:
     """Lines at even distances, the first and the last among them."""
     known = {chart.key: chart for chart in charts_for({name: run})}
     charts = [known[key] for key in SAMPLED if key in known and any(key in line for line in lines[:100])]
-    places = sorted({round(place * (len(lines) - 1) / (num_lines - 1)) for place in range(num_lines)}) if lines else []
+    places = (
+        sorted({round(place * (len(lines) - 1) / (NUM_SAMPLED - 1)) for place in range(NUM_SAMPLED)}) if lines else []
+    )
     rows = [
-        Row(f"{line['step']:,}", [shown(number(line.get(chart.key)), chart.format) for chart in charts])
+        Row(f"{line['step']:,}", [format_value(number(line.get(chart.key)), chart.format) for chart in charts])
         for line in (lines[place] for place in places)
     ]
     return CurveTable(name, title, ["Step", *(chart.title for chart in charts)], rows)
@@ -252,11 +250,14 @@ def sampled_lines(
 
 def settings_rows(runs: Runs) -> tuple[list[Row], list[Row]]:
     """Those that differ, and all. The folder of a run always differs and is left out of the first."""
-    flat = [flatten(run.settings) for run in runs.values()]
-    names = list(dict.fromkeys(name for values in flat for name in values))
-    rows = [Row(name, [values.get(name, "not set") for values in flat]) for name in names]
+    rows = rows_by_name([flatten(run.settings) for run in runs.values()], "not set")
     differing = [row for row in rows if len(set(row.cells)) > 1 and row.label != "run"]
     return differing, rows
+
+
+def rows_by_name(columns: list[dict[str, str]], missing: str) -> list[Row]:
+    names = dict.fromkeys(name for values in columns for name in values)
+    return [Row(name, [values.get(name, missing) for values in columns]) for name in names]
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -266,16 +267,13 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, dict) and value:
             flat |= flatten(value, f"{prefix}{name}.")
         else:
-            flat[f"{prefix}{name}"] = (
-                "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-            )
+            shown = value if isinstance(value, str) else json.dumps(value)
+            flat[f"{prefix}{name}"] = "none" if value is None else shown
     return flat
 
 
 def environment_rows(runs: Runs) -> list[Row]:
-    rows = [flatten(environment_of(run)) for run in runs.values()]
-    names = list(dict.fromkeys(name for values in rows for name in values))
-    return [Row(name, [values.get(name, DASH) for values in rows]) for name in names]
+    return rows_by_name([flatten(environment_of(run)) for run in runs.values()], DASH)
 
 
 def environment_of(run: RunFiles) -> dict[str, Any]:
@@ -283,10 +281,9 @@ def environment_of(run: RunFiles) -> dict[str, Any]:
     environment = run.environment
     if environment == Environment():
         return {}
-    first = {
-        name: getattr(environment, name) for name in ("device", "machine", "processes", "threads", "commit", "folder")
-    }
-    known = {name: value for name, value in first.items() if value is not None or name == "commit"}
+    names = ("device", "machine", "processes", "threads", "commit", "folder")
+    values = {name: getattr(environment, name) for name in names}
+    known = {name: value for name, value in values.items() if value is not None or name == "commit"}
     command = {"command": shlex.join(map(str, environment.command))} if environment.command else {}
     return {**known, **environment.versions, **command}
 
@@ -294,13 +291,17 @@ def environment_of(run: RunFiles) -> dict[str, Any]:
 def data_rows(runs: Runs) -> list[Row]:
     """What each run read. The hash of its shards tells whether it was the same."""
     every = list(runs.values())
+    epochs = [Evidence(run).epochs for run in every]
     rows = [
         Row("shards", [str(run.settings.get("data") or DASH) for run in every]),
         Row("hash of the shards", [shards_hash(run) for run in every]),
-        *(Row(f"rows, {split}", [rows_of(run, split) for run in every]) for split in ("train", "valid", "test")),
-        Row("tokens in a row", [shown(number(run.data.length or None), "count") for run in every]),
-        Row("vocabulary", [shown(number(run.data.vocab_size or None), "count") for run in every]),
-        Row("times each row was seen", [times_seen(run) for run in every]),
+        *(
+            Row(f"rows, {split}", [format_value(number(run.data.rows.get(split)), "count") for run in every])
+            for split in ("train", "valid", "test")
+        ),
+        Row("tokens in a row", [format_value(number(run.data.length or None), "count") for run in every]),
+        Row("vocabulary", [format_value(number(run.data.vocab_size or None), "count") for run in every]),
+        Row("times each row was seen", [DASH if each is None else f"{each:.3g}" for each in epochs]),
     ]
     return known_rows(rows)
 
@@ -311,24 +312,15 @@ def shards_hash(run: RunFiles) -> str:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12] if files else DASH
 
 
-def rows_of(run: RunFiles, split: str) -> str:
-    return shown(number(run.data.rows.get(split)), "count")
-
-
-def times_seen(run: RunFiles) -> str:
-    num_rows, batch = number(run.data.rows.get("train")), number(run.settings.get("batch_size"))
-    return f"{run.step * batch / num_rows:.3g}" if num_rows > 0 and not math.isnan(batch) else DASH
-
-
 # Numbers for people
 
 
-def shown(value: float, format: Format) -> str:
+def format_value(value: float, format: NumberFormat) -> str:
     if math.isnan(value):
         return DASH
     match format:
         case "percent":
-            return f"{100 * value:.1f} %"
+            return f"{format_percent(value)} %"
         case "count":
             return f"{value:,.0f}"
         case "rate":

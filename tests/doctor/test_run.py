@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from electrakit.common.errors import UserError
 from electrakit.config.pretrain import PretrainConfig, with_special_ids
 from electrakit.doctor import problems
 from electrakit.doctor.examine import CORPUS_CHECKS, NO_VALIDATION
-from electrakit.doctor.findings import Finding, Measure, print_findings, slug
+from electrakit.doctor.findings import Finding, Measure, print_findings
 from electrakit.doctor.problems import PROBLEMS
 from electrakit.doctor.run import examine_run
 from electrakit.objective.build import build_objective
@@ -346,6 +347,11 @@ def test_what_is_no_run_of_its_own_is_refused_with_the_way_out(letters, healthy,
         ek.examine([tmp_path / "runs"])
 
 
+def slug(title: str) -> str:
+    """The anchor that GitHub and mkdocs give a heading."""
+    return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip())
+
+
 def test_every_finding_has_its_section_in_the_documentation():
     headings = {
         slug(line.lstrip("# ")) for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("## ")
@@ -354,4 +360,4 @@ def test_every_finding_has_its_section_in_the_documentation():
     assert len(PROBLEMS) == 16 and len(set(titles)) == len(titles)
     assert {slug(title) for title in titles} <= headings
     for problem in PROBLEMS:
-        assert problem.means and problem.advice and problem.found("info", "").slug in headings
+        assert problem.means and problem.advice and slug(problem.found("info", "").title) in headings
