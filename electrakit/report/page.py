@@ -13,20 +13,10 @@ from electrakit.common.templates import render
 from electrakit.doctor.findings import Finding
 from electrakit.doctor.run import examine_run
 from electrakit.finetune.published import PUBLISHED
+from electrakit.report import tables
 from electrakit.report.curves import buckets_for, curves
 from electrakit.report.scores import TITLES, compute_points, glue_notes, glue_rows, published_points
-from electrakit.report.tables import (
-    Runs,
-    RunState,
-    charts_for,
-    curve_tables,
-    data_rows,
-    environment_rows,
-    is_one_network,
-    key_metrics,
-    settings_rows,
-    state_of,
-)
+from electrakit.report.tables import Runs, RunState
 
 GROUPS = {"generator": "Generator", "discriminator": "Discriminator", "training": "Training"}
 SCRIPTS = ("charts_scales.js", "charts.js", "report_compute.js", "report.js")
@@ -69,7 +59,7 @@ def page(runs: Runs, live: float | None = None) -> bytes:
     )
     headers = run_headers(runs)
     rows = glue_rows(runs)
-    differing, settings = settings_rows(runs)
+    differing, settings = tables.settings_rows(runs)
     content = render(
         "electrakit.report",
         "report.html.jinja",
@@ -83,9 +73,9 @@ def page(runs: Runs, live: float | None = None) -> bytes:
         runs=headers,
         badges=BADGES,
         findings=findings(runs, headers),
-        metric_tables=key_metrics(runs) if any(run.lines for run in runs.values()) else [],
+        metric_tables=tables.key_metrics(runs) if any(run.lines for run in runs.values()) else [],
         chart_groups=chart_groups(runs),
-        curve_tables=curve_tables(runs),
+        curve_tables=tables.curve_tables(runs),
         tasks=TITLES,
         glue_rows=rows,
         glue_notes=glue_notes(runs, rows),
@@ -95,8 +85,8 @@ def page(runs: Runs, live: float | None = None) -> bytes:
         published_points=published_points(),
         differing_settings=differing,
         settings=settings,
-        environment=environment_rows(runs),
-        data=data_rows(runs),
+        environment=tables.environment_rows(runs),
+        data=tables.data_rows(runs),
     )
     return content.encode("utf-8", errors="replace")  # names of files need not be UTF-8
 
@@ -120,7 +110,7 @@ def script_data(runs: Runs, live: float | None) -> dict[str, Any]:
     num_buckets = buckets_for(len(runs))
     return {
         "runs": [{"name": name, **curves(run, num_buckets)} for name, run in runs.items()],
-        "charts": [{**asdict(chart), "title": chart.full_title} for chart in charts_for(runs)],
+        "charts": [{**asdict(chart), "title": chart.full_title} for chart in tables.charts_for(runs)],
         "published": [{**asdict(point), "label": point.label} for point in published_points()],
         "points": [asdict(point) for point in compute_points(runs)],
         "live": live,
@@ -133,7 +123,7 @@ def run_headers(runs: Runs) -> list[RunHeader]:
             name=name,
             short_name=f"{name[:9]}…{name[-9:]}" if len(runs) > 3 and len(name) > 20 else name,
             colour=f"run{place % NUM_COLOURS}{' again' * (place >= NUM_COLOURS)}",
-            state=state_of(run),
+            state=tables.state_of(run),
         )
         for place, (name, run) in enumerate(runs.items())
     ]
@@ -156,6 +146,6 @@ def findings(runs: Runs, headers: list[RunHeader]) -> list[FindingCard]:
 
 def chart_groups(runs: Runs) -> dict[str, str]:
     """The groups of charts that there are curves for, and their titles."""
-    drawn = {chart.group for chart in charts_for(runs)}
-    titles = {**GROUPS, **({"generator": "Masked language model"} if is_one_network(runs) else {})}
+    drawn = {chart.group for chart in tables.charts_for(runs)}
+    titles = {**GROUPS, **({"generator": "Masked language model"} if tables.is_one_network(runs) else {})}
     return {group: title for group, title in titles.items() if group in drawn}

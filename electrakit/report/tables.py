@@ -1,11 +1,9 @@
 """The tables of the report: how far runs are, key metrics, settings and how they differ, environment and data."""
 
 import hashlib
-import itertools
 import json
 import math
 import shlex
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +16,7 @@ from electrakit.doctor.evidence import Evidence, entropy
 from electrakit.report.curves import CHARTS, Chart, NumberFormat
 from electrakit.report.scores import flops_of, parameters_of
 from electrakit.runs import layout
-from electrakit.runs.files import Environment, Floats, MetricsLine, RunFiles, column, number
+from electrakit.runs.files import Environment, MetricsLine, RunFiles, column, number
 
 Runs = dict[str, RunFiles]
 """By the names that tell them apart."""
@@ -87,14 +85,15 @@ def steps_text(run: RunFiles) -> str:
 
 def seconds_of(run: RunFiles) -> float | None:
     """Of training, over all its starts."""
-    known = [value for line in reversed(run.train[-5:]) if not math.isnan(value := number(line.get("seconds")))]
-    return known[0] if known else None
+    times = column(run.train[-5:], "seconds")
+    times = times[np.isfinite(times)]
+    return float(times[-1]) if len(times) else None
 
 
 def seconds_between_lines(run: RunFiles) -> float:
-    times = [number(line.get("seconds")) for line in run.train[-20:]]
-    gaps = [after - before for before, after in itertools.pairwise(times) if after > before]
-    return statistics.median(gaps) if gaps else 60.0
+    gaps = np.diff(column(run.train[-20:], "seconds"))
+    gaps = gaps[gaps > 0]
+    return float(np.median(gaps)) if len(gaps) else 60.0
 
 
 def written_at(run: RunFiles) -> float:
@@ -175,14 +174,13 @@ def short_title(chart: Chart) -> str:
 
 def training_rows(runs: Runs) -> list[Row]:
     every = list(runs.values())
-    speeds = [median(column(run.train, "tokens_per_second")) for run in every]
+    speeds = [Evidence(run).curve("tokens_per_second").values for run in every]
     flops = [flops_of(run) for run in every]
     sizes = [parameters_of(run) for run in every]
-    best = [best_validation(run) for run in every]
     return [
-        Row("Last validation at step", [f"{run.valid[-1]['step']:,}" if run.valid else DASH for run in every]),
-        Row("Lowest validation loss at step", [DASH if step is None else f"{step:,}" for step in best]),
-        Row("Tokens a second (median)", [format_value(speed, "count") for speed in speeds]),
+        Row("Last validation at step", [format_value(last_valid(run, "step"), "count") for run in every]),
+        Row("Lowest validation loss at step", [format_value(best_validation(run), "count") for run in every]),
+        Row("Tokens a second (median)", [f"{np.median(speed):,.0f}" if len(speed) else DASH for speed in speeds]),
         Row("Compute so far, FLOPs", [f"{each:.2e}".replace("+", "") if each else DASH for each in flops]),
         Row("Parameters kept after training", [DASH if size is None else format_number(size) for size in sizes]),
     ]
@@ -204,14 +202,7 @@ def best_validation(run: RunFiles) -> int | None:
 def base_rate_entropy(run: RunFiles) -> float:
     """The discriminator's loss if it always predicts the share of replaced tokens; NaN where it is scored otherwise."""
     rate = last_valid(run, run.base_rate or "")
-    if not 0 < rate < 1:
-        return math.nan
-    return float(entropy(np.array(rate)))
-
-
-def median(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
+    return float(entropy(np.array(rate))) if 0 < rate < 1 else math.nan
 
 
 NUM_SAMPLED = 24
@@ -224,10 +215,10 @@ SAMPLED = (
 
 def curve_tables(runs: Runs) -> list[CurveTable]:
     return [
-        table
+        sampled_lines(name, title, run, lines)
         for name, run in runs.items()
         for title, lines in (("validations", run.valid), ("training", run.train))
-        if (table := sampled_lines(name, title, run, lines)).rows
+        if lines
     ]
 
 
@@ -235,11 +226,9 @@ def sampled_lines(name: str, title: str, run: RunFiles, lines: Sequence[MetricsL
     """Lines at even distances, the first and the last among them."""
     known = {chart.key: chart for chart in charts_for({name: run})}
     charts = [known[key] for key in SAMPLED if key in known and any(key in line for line in lines[:100])]
-    places = (
-        sorted({round(place * (len(lines) - 1) / (NUM_SAMPLED - 1)) for place in range(NUM_SAMPLED)}) if lines else []
-    )
+    places = sorted({round(place * (len(lines) - 1) / (NUM_SAMPLED - 1)) for place in range(NUM_SAMPLED)})
     rows = [
-        Row(f"{line['step']:,}", [format_value(number(line.get(chart.key)), chart.format) for chart in charts])
+        Row(f"{line['step']:,}", [format_value(line.get(chart.key), chart.format) for chart in charts])
         for line in (lines[place] for place in places)
     ]
     return CurveTable(name, title, ["Step", *(chart.title for chart in charts)], rows)
@@ -291,17 +280,16 @@ def environment_of(run: RunFiles) -> dict[str, Any]:
 def data_rows(runs: Runs) -> list[Row]:
     """What each run read. The hash of its shards tells whether it was the same."""
     every = list(runs.values())
-    epochs = [Evidence(run).epochs for run in every]
     rows = [
         Row("shards", [str(run.settings.get("data") or DASH) for run in every]),
         Row("hash of the shards", [shards_hash(run) for run in every]),
         *(
-            Row(f"rows, {split}", [format_value(number(run.data.rows.get(split)), "count") for run in every])
+            Row(f"rows, {split}", [format_value(run.data.rows.get(split), "count") for run in every])
             for split in ("train", "valid", "test")
         ),
-        Row("tokens in a row", [format_value(number(run.data.length or None), "count") for run in every]),
-        Row("vocabulary", [format_value(number(run.data.vocab_size or None), "count") for run in every]),
-        Row("times each row was seen", [DASH if each is None else f"{each:.3g}" for each in epochs]),
+        Row("tokens in a row", [format_value(run.data.length or None, "count") for run in every]),
+        Row("vocabulary", [format_value(run.data.vocab_size or None, "count") for run in every]),
+        Row("times each row was seen", [format_value(Evidence(run).epochs, "rate") for run in every]),
     ]
     return known_rows(rows)
 
@@ -315,7 +303,9 @@ def shards_hash(run: RunFiles) -> str:
 # Numbers for people
 
 
-def format_value(value: float, format: NumberFormat) -> str:
+def format_value(value: Any, format: NumberFormat) -> str:
+    """A dash for anything that is not a finite number."""
+    value = number(value)
     if math.isnan(value):
         return DASH
     match format:
