@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from electrakit.common.words import format_duration, format_share
+from electrakit.common.words import format_duration, format_number, format_share
 from electrakit.doctor import limits, problems
 from electrakit.doctor.evidence import Curve, Evidence
 from electrakit.doctor.findings import Finding
@@ -22,17 +22,18 @@ def generator_loss(evidence: Evidence) -> Iterator[Finding]:
     loss = evidence.settled("mlm_loss")
     if not evidence.is_settled or len(loss) < limits.FEWEST_LINES:
         return
+    before, auc = loss.quarter(1), recent_auc(evidence)
     now = f"generator loss {loss.last_quarter:.2f} at step {evidence.run.step:,}"
     if (share := has_hardly_moved(evidence)) is not None:
         way = f"{format_share(share)} of the way from a uniform prediction ({evidence.uniform_entropy:.2f})"
         rate = f"highest rate {highest_rate(evidence):.2g}"
         yield problems.LR_TOO_LOW.found("serious", f"{now}, after {way} to the unigram entropy; {rate}")
-    elif evidence.is_old and is_without_context(evidence) and not discriminator_learns(evidence):
-        then = f"{loss.quarter(1):.2f} at step {loss.steps[len(loss) * 3 // 8]:,}"
-        seen = f"{now} ({tokens_seen(evidence)}), {then}; {describe_baseline(evidence)}"
+    elif evidence.is_old and is_without_context(evidence) and (auc is None or auc <= limits.AUC_OF_LEARNING):
+        seen = f"{now} ({format_number(evidence.num_tokens)} tokens), {before:.2f} at step {loss.steps[len(loss) * 3 // 8]:,}"
+        seen += f"; {describe_baseline(evidence)}"
         if is_constant(evidence):
             yield problems.LR_TOO_HIGH.found("serious", f"{seen}; AUC .500: every token gets the same score")
-        elif is_plateau(loss):
+        elif before - loss.last_quarter < limits.PLATEAU * before:
             means = f"{problems.AT_UNIGRAM_ENTROPY.means} {cause_of_plateau(evidence)}".strip()
             yield problems.AT_UNIGRAM_ENTROPY.found("serious", seen, means=means)
 
@@ -46,10 +47,6 @@ def describe_baseline(evidence: Evidence) -> str:
     return f"unigram entropy {evidence.unigram_entropy:.2f}, with the shown tokens copied {evidence.floor:.2f}{reached}"
 
 
-def tokens_seen(evidence: Evidence) -> str:
-    return f"{evidence.num_tokens / 1e6:,.1f} M tokens"
-
-
 def cause_of_plateau(evidence: Evidence) -> str:
     """The likeliest cause, or an empty string."""
     letters = 0.0 if evidence.text is None else evidence.text.letters_in_a_row
@@ -58,10 +55,6 @@ def cause_of_plateau(evidence: Evidence) -> str:
     if evidence.num_tokens < limits.OLD_TOKENS:
         return "This run was short: too few steps come first among the causes."
     return ""
-
-
-def is_plateau(loss: Curve) -> bool:
-    return loss.quarter(1) - loss.last_quarter < limits.PLATEAU * loss.quarter(1)
 
 
 def is_without_context(evidence: Evidence) -> bool:
@@ -78,12 +71,6 @@ def is_constant(evidence: Evidence) -> bool:
     """Whether the discriminator gives every token the same score: its output does not depend on its input."""
     values = evidence.validations("disc_auc")[-2:]
     return len(values) == 2 and bool((np.abs(values - 0.5) < limits.CONSTANT).all())
-
-
-def discriminator_learns(evidence: Evidence) -> bool:
-    """If it does, the text has context, and the generator only needs more time."""
-    auc = recent_auc(evidence)
-    return auc is not None and auc > limits.AUC_OF_LEARNING
 
 
 def has_hardly_moved(evidence: Evidence) -> float | None:
@@ -288,8 +275,9 @@ def word_table(path: Path) -> np.ndarray | None:
 
     try:
         with safe_open(path, "numpy") as file:
-            names = [name for name in file.keys() if name.endswith(("word_embeddings.weight", "tok_embeddings.weight"))]  # noqa: SIM118  # it has no __iter__
-            return file.get_tensor(names[0]) if names else None
+            names: list[str] = list(file.keys())
+            tables = [name for name in names if name.endswith(("word_embeddings.weight", "tok_embeddings.weight"))]
+            return file.get_tensor(tables[0]) if tables else None
     except (OSError, SafetensorError, TypeError):  # being written or removed, damaged, or of a type numpy does not know
         return None
 
@@ -337,8 +325,8 @@ def speed(evidence: Evidence) -> Iterator[Finding]:
     before, now = float(np.median(rate.values[: len(rate) // 2])), rate.last_quarter
     if now < limits.SLOWER * before:
         smooth = rate.smooth(5)
-        slow = np.flatnonzero(smooth.values >= (1 + limits.SLOWER) / 2 * before)
-        since = int(smooth.steps[min(len(smooth) - 1, slow[-1] + 1 if len(slow) else 0)])
+        fast = np.flatnonzero(smooth.values >= (1 + limits.SLOWER) / 2 * before)
+        since = int(smooth.steps[min(len(smooth) - 1, fast[-1] + 1 if len(fast) else 0)])
         seen = f"{before:,.0f} tokens per second in the first half of the run, {now:,.0f} now"
         yield problems.SLOWER.found("warning", f"{seen}, since about step {since:,}")
 
@@ -348,20 +336,18 @@ def speed(evidence: Evidence) -> Iterator[Finding]:
 
 def youth(evidence: Evidence) -> Iterator[Finding]:
     """A run that has learned too little so far to be judged."""
-    run = evidence.run
     has_learned = [not is_without_context(evidence)] if evidence.settled("mlm_loss") else []
     has_learned += [not is_at_base_rate(evidence)] if shares_of_base_rate(evidence) else []
-    if (
-        evidence.is_old
-        or (has_learned and all(has_learned))
-        or (evidence.is_settled and has_hardly_moved(evidence) is not None)
-    ):
+    is_stuck = evidence.is_settled and has_hardly_moved(evidence) is not None
+    if evidence.is_old or is_stuck or (has_learned and all(has_learned)):
         return
+    run = evidence.run
     metrics = {"generator loss": "mlm_loss", "discriminator loss": "disc_loss", "AUC": "disc_auc"}
     values = [f"{label} {value:.3g}" for label, name in metrics.items() if (value := evidence.latest(name)) is not None]
-    seen = f"step {run.step:,}, {evidence.num_after_warmup:,} after the warm-up of {evidence.warmup:,}; {tokens_seen(evidence)}"
-    advice = "It is over already: to learn more, it needs more --steps." if run.is_complete else problems.YOUNG.advice
-    yield problems.YOUNG.found("info", "; ".join([seen, ", ".join(values)]) if values else seen, advice=advice)
+    seen = f"step {run.step:,}, {evidence.num_after_warmup:,} after the warm-up of {evidence.warmup:,}"
+    seen += f"; {format_number(evidence.num_tokens)} tokens" + (f"; {', '.join(values)}" if values else "")
+    advice = "It is over already: to learn more, it needs more --steps." if run.is_complete else None
+    yield problems.YOUNG.found("info", seen, advice=advice)
 
 
 def completeness(evidence: Evidence) -> Iterator[Finding]:

@@ -23,7 +23,6 @@ from electrakit.config.pretrain import PretrainConfig, with_special_ids
 from electrakit.doctor import problems
 from electrakit.doctor.examine import CORPUS_CHECKS, NO_VALIDATION
 from electrakit.doctor.findings import Finding, Measure, print_findings
-from electrakit.doctor.problems import PROBLEMS
 from electrakit.doctor.run import examine_run
 from electrakit.objective.build import build_objective
 from electrakit.objective.output import Output
@@ -31,6 +30,7 @@ from electrakit.runs.files import RunFiles, Status, read_run
 
 pytestmark = pytest.mark.long  # a dozen short runs
 
+PROBLEMS = [value for value in vars(problems).values() if isinstance(value, problems.Problem)]
 DOCS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 SETTINGS: dict[str, Any] = {"length": 32, "vocab_size": 60, "steps": 230, "batch_size": 8, "micro_batch": 8}
