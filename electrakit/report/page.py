@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 import electrakit
+from electrakit.common.plots import PALETTE
 from electrakit.common.templates import render
 from electrakit.doctor.findings import Finding
 from electrakit.doctor.run import examine_run
@@ -20,7 +21,7 @@ from electrakit.report.tables import Runs, RunState
 
 GROUPS = {"generator": "Generator", "discriminator": "Discriminator", "training": "Training"}
 SCRIPTS = ("charts_scales.js", "charts.js", "report_compute.js", "report.js")
-NUM_COLOURS = 8
+NUM_COLOURS = len(PALETTE)
 BADGES = {"serious": "serious", "warning": "warning", "fine": "", "info": "good to know"}
 """Of the levels of findings, in the order in which they are shown."""
 
@@ -54,7 +55,7 @@ def page(runs: Runs, live: float | None = None) -> bytes:
     """
     style, script = read("report.css"), "\n".join(map(read, SCRIPTS))
     policy = (
-        f"default-src 'none'; script-src '{fingerprint(script)}'; style-src '{fingerprint(style)}'; img-src data:; "
+        f"default-src 'none'; script-src '{csp_hash(script)}'; style-src '{csp_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     headers = run_headers(runs)
@@ -95,7 +96,7 @@ def read(name: str) -> str:
     return resources.files("electrakit.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def fingerprint(source: str) -> str:
+def csp_hash(source: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
