@@ -5,12 +5,12 @@ import itertools
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import xxhash
 
 from electrakit.data.batches import Batches
 from electrakit.data.encode import Encoder
@@ -230,25 +230,11 @@ def share_of_copies(folder: Path, manifest: Manifest, split: str) -> float:
     Where there are too many rows to remember, they are chosen by their hash, so that copies are chosen together.
     """
     highest = np.uint64((2**64 - 1) * min(1, MAX_HASHES / max(1, manifest.splits[split].rows)))
-    found = map(row_hashes, _all_rows(folder, manifest, split))
-    hashes = np.concatenate([hashes[hashes <= highest] for hashes in found])
-    return 1 - len(np.unique(hashes)) / max(1, len(hashes))
-
-
-def _all_rows(folder: Path, manifest: Manifest, split: str) -> Iterator[np.ndarray]:
+    chosen = []
     for file in manifest.splits[split].files:
         shape = (file.rows, manifest.length)
         rows = np.memmap(folder / file.name, DTYPES[manifest.dtype], "r", shape=shape).view(np.ndarray)
-        yield from (rows[start : start + 2**14] for start in range(0, len(rows), 2**14))
-
-
-def row_hashes(rows: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each row: its 8-byte words are mixed, multiplied by fixed random numbers and added up."""
-    raw = np.ascontiguousarray(rows).view(np.uint8)
-    raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))) if raw.shape[1] % 8 else raw
-    words = raw.view(np.uint64)
-    mixed = (words ^ (words >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    weights = np.random.default_rng(0).integers(2**64, size=words.shape[1], dtype=np.uint64, endpoint=False)
-    hashes: np.ndarray = mixed @ (weights | np.uint64(1))
-    return hashes
+        hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, rows), np.uint64, len(rows))
+        chosen.append(hashes[hashes <= highest])
+    hashes = np.concatenate(chosen)
+    return 1 - len(np.unique(hashes)) / max(1, len(hashes))
