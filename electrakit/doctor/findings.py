@@ -17,7 +17,7 @@ COLOURS: dict[Level, str] = {"serious": "red", "warning": "yellow", "info": "cya
 
 
 class Measure(StrEnum):
-    """What is measured in a corpus, in shards or in a run: the name that is printed, and how its value is."""
+    """What is measured in a corpus, in shards or in a run, by the name that is printed; a share is printed in percent."""
 
     kind: Literal["number", "share"]
 
