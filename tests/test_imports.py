@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "objective": {"common", "config", "model"},
     "runs": {"common", "config"},
     "train": {"common", "config", "data", "model", "objective", "runs"},
-    "export": {"common", "config", "data", "model", "objective", "runs", "train", "report"},
+    "export": {"common", "config", "data", "model", "objective", "runs", "train"},
     # Any transformers encoder, not only ours.
     "finetune": {"common", "config"},
     "tensorflow": {"common", "config", "data"},

@@ -43,7 +43,7 @@ def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, Pre
     config = override(config, changes if has_generator else {**changes, "generator": None})
     check_options(name, config, rest)
     prog = f"electra {verb} {preset or '--config FILE'}"
-    return name, parse_changes(config, rest, prog=prog, help=about(name))
+    return name, parse_changes(config, rest, prog=prog, help=describe_preset(name))
 
 
 def with_file(config: PretrainConfig, path: Path, verb: str) -> PretrainConfig:
@@ -111,7 +111,7 @@ def parse_changes(config: PretrainConfig, arguments: Sequence[str], prog: str, h
     return parse(PretrainConfig, style, default=config, args=arguments, prog=prog, description=help)
 
 
-def about(name: str) -> str:
+def describe_preset(name: str) -> str:
     """The preset's description and its own options."""
     options = [f"--{option} {'|'.join(choices)}" for option, choices in choices_of(name).items()]
     own = ", ".join([*options, "--vocab-size N (of both networks)", "--config FILE (JSON or YAML)"])

@@ -3,6 +3,7 @@
 Figures are made without pyplot: there is no global state, and no display is needed. matplotlib is imported when the first one is made.
 """
 
+import math
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
 # Okabe and Ito's colours, which colour-blind people tell apart, darkened until each stands out from white paper (3 : 1).
 PALETTE = ("#0072b2", "#d55e00", "#009470", "#b0578d", "#a87b00", "#2b8fc7", "#444444", "#6a4fb3")
@@ -55,6 +56,18 @@ def draw_line(
     if raw is not None:
         axes.plot(x, raw, color=colour, alpha=0.25, linewidth=0.7)
     axes.plot(x, y, color=colour, linestyle=line_style, linewidth=1.4, label=label)
+
+
+def smoothed(values: "NDArray[np.float64]", sigma: float) -> "NDArray[np.float64]":
+    """Gaussian smoothing over neighbours on both sides, so many points wide: nothing lags behind."""
+    if sigma < 0.3 or not len(values):
+        return values
+    reach = min(len(values) - 1, math.ceil(3 * sigma))
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    known = np.isfinite(values)
+    sums = np.convolve(np.where(known, values, 0.0), kernel)[reach : reach + len(values)]
+    weights = np.convolve(known.astype(np.float64), kernel)[reach : reach + len(values)]
+    return np.where(known, sums / np.maximum(weights, 1e-12), np.nan)
 
 
 def number_steps(axes: "Axes") -> None:

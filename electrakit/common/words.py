@@ -54,6 +54,11 @@ def format_percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
 
 
+def format_share(share: float) -> str:
+    """0.0541 -> 5.41 %"""
+    return "< 0.01 %" if 0 < share < 0.0001 else f"{100 * share:.3g} %"
+
+
 def counted(number: int, thing: str) -> str:
     """1, "file" -> 1 file; 1200, "file" -> 1,200 files"""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -14,50 +14,53 @@ from electrakit.common.errors import UserError
 from electrakit.data.batches import Batches
 from electrakit.data.tokenizer_files import load_tokenizer
 from electrakit.doctor import limits
-from electrakit.doctor.measures import row_measures
+from electrakit.doctor.findings import Measure
+from electrakit.doctor.measures import row_measures, sample_rows, token_measures, without_special
 from electrakit.runs.files import Floats, RunFiles, column
 
 # Rows of the shards for the unigram entropy: it is then within 0.02 nats.
 SAMPLE_ROWS = 8_192
 
 
-class Curve(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Curve:
     """A metric over the steps where it was finite."""
 
     steps: np.ndarray
     values: np.ndarray
 
-    def after(self, step: float) -> "Curve":
-        return Curve(self.steps[self.steps > step], self.values[self.steps > step])
+    def __len__(self) -> int:
+        return len(self.values)
 
-    def between(self, start: float, end: float) -> "Curve":
-        chosen = (self.steps > start) & (self.steps <= end)
+    def __getitem__(self, chosen: slice | np.ndarray) -> "Curve":
         return Curve(self.steps[chosen], self.values[chosen])
+
+    def after(self, step: float) -> "Curve":
+        return self[self.steps > step]
 
     def quarter(self, number: int) -> float:
         """The median of a quarter of the lines, counted from 0."""
-        parts = np.array_split(self.values, 4)
-        return float(np.median(parts[number] if len(parts[number]) else self.values))
+        part = np.array_split(self.values, 4)[number]
+        return float(np.median(part if len(part) else self.values))
 
     @property
-    def last(self) -> float:
+    def last_quarter(self) -> float:
         return self.quarter(3)
 
     def thinned(self, most: int) -> "Curve":
         """At most `most` points, each the mean of several lines, so that a log of every step is as smooth as one of every hundredth."""
-        size = -(-len(self.values) // most)
+        size = -(-len(self) // most)
         if size < 2:
             return self
-        starts = np.arange(0, len(self.values), size)
-        means = np.add.reduceat(self.values, starts) / np.diff(np.append(starts, len(self.values)))
+        starts = np.arange(0, len(self), size)
+        means = np.add.reduceat(self.values, starts) / np.diff(np.append(starts, len(self)))
         return Curve(self.steps[starts], means)
 
     def smooth(self, width: int) -> "Curve":
         """Medians of `width` lines, each at the step of its last."""
-        if len(self.values) < width:
-            return Curve(self.steps[:0], self.values[:0])
-        windows = sliding_window_view(self.values, width)
-        return Curve(self.steps[width - 1 :], np.median(windows, axis=-1))
+        if len(self) < width:
+            return self[:0]
+        return Curve(self.steps[width - 1 :], np.median(sliding_window_view(self.values, width), axis=-1))
 
 
 @dataclass(frozen=True)
@@ -65,26 +68,30 @@ class Evidence:
     """What the checks look at."""
 
     run: RunFiles
-    _curves: dict[tuple[str, str], "Curve"] = field(default_factory=dict, repr=False, compare=False)
+    _curves: dict[tuple[str, str], Curve] = field(default_factory=dict, repr=False, compare=False)
 
     def curve(self, name: str, split: str = "train") -> Curve:
         """Read once: a log may have a million lines."""
         if (name, split) not in self._curves:
             lines = self.run.train if split == "train" else self.run.valid
             steps, values = np.array([line["step"] for line in lines], int), column(lines, name)
-            self._curves[name, split] = Curve(steps[np.isfinite(values)], values[np.isfinite(values)])
+            self._curves[name, split] = Curve(steps, values)[np.isfinite(values)]
         return self._curves[name, split]
 
     def settled(self, name: str) -> Curve:
         """After the warm-up."""
         return self.curve(name).after(self.warmup)
 
+    def validations(self, name: str) -> np.ndarray:
+        """Without the one before the first step."""
+        return self.curve(name, "valid").after(0).values
+
     def latest(self, name: str) -> float | None:
         """The value of the last validation; without one, the median of the log's last quarter."""
-        valid, train = self.curve(name, "valid").after(0).values, self.curve(name)
+        valid, train = self.validations(name), self.curve(name)
         if len(valid):
             return float(valid[-1])
-        return train.last if len(train.values) else None
+        return train.last_quarter if len(train) else None
 
     # --- settings ---
 
@@ -104,11 +111,8 @@ class Evidence:
     @property
     def num_steps(self) -> int:
         """The planned steps; for a run with a time budget, those that are done."""
-        return (
-            self.run.step
-            if self.run.settings.get("budget")
-            else max(self.run.step, self.run.settings.get("steps") or 0)
-        )
+        planned = 0 if self.run.settings.get("budget") else self.run.settings.get("steps") or 0
+        return max(self.run.step, planned)
 
     @property
     def epochs(self) -> float | None:
@@ -117,6 +121,11 @@ class Evidence:
         return self.run.step * (self.run.settings.get("batch_size") or 0) / num_rows if num_rows else None
 
     # --- age ---
+
+    @property
+    def num_tokens(self) -> int:
+        """Seen so far, padding included."""
+        return self.run.step * self.run.tokens_per_step
 
     @property
     def num_after_warmup(self) -> int:
@@ -130,9 +139,7 @@ class Evidence:
     @property
     def is_old(self) -> bool:
         """Complete, or trained for so long that what it has not learned by now it will not learn."""
-        has_seen_enough = (
-            self.run.step * self.run.tokens_per_step >= limits.OLD_TOKENS or self.num_after_warmup >= limits.OLD_STEPS
-        )
+        has_seen_enough = self.num_tokens >= limits.OLD_TOKENS or self.num_after_warmup >= limits.OLD_STEPS
         return self.is_settled and (self.run.is_complete or has_seen_enough)
 
     # --- what the losses are compared with ---
@@ -148,11 +155,6 @@ class Evidence:
     def unigram_entropy(self) -> float | None:
         """In nats."""
         return None if self.text is None else self.text.unigram_entropy
-
-    @property
-    def letters(self) -> float | None:
-        """Share of the words that are single letters in a row."""
-        return None if self.text is None else self.text.letters
 
     @property
     def uniform_entropy(self) -> float | None:
@@ -194,24 +196,24 @@ class TextMeasures(NamedTuple):
     """Measures of the rows that a run learns from."""
 
     unigram_entropy: float
-    letters: float
+    letters_in_a_row: float
+    """Share of the words."""
 
 
 @functools.lru_cache(maxsize=32)
 def read_text(shards: Path, files: tuple[tuple[str, str], ...]) -> TextMeasures | None:
-    """Measure a sample of the training rows, without special tokens."""
+    """Measure a sample of the training rows."""
     try:
         batches = Batches(shards, 1024, verify=False)
         if any(dict(files).get(file.name) != file.xxh3_128 for file in batches.files):
             return None
-        num_rows = min(batches.num_rows, SAMPLE_ROWS)
-        rows = np.concatenate([batches(step) for step in range(-(-num_rows // 1024))])[:num_rows]
-        letters = row_measures(rows, load_tokenizer(shards / "tokenizer"))["letters in a row"]
+        rows, tokenizer = sample_rows(batches, SAMPLE_ROWS), load_tokenizer(shards / "tokenizer")
+        letters = row_measures(rows, tokenizer)[Measure.LETTERS_IN_A_ROW]
     except (OSError, ValueError, KeyError, UserError):
         return None
     counts = np.bincount(rows.ravel(), minlength=batches.vocab_size)
-    counts[[number for name, number in batches.special_ids.items() if name != "unk"]] = 0
-    shares = counts[counts > 0] / max(1, counts.sum())
+    measured = token_measures(counts, tokenizer, share_seen=len(rows) / batches.num_rows)[Measure.UNIGRAM_ENTROPY]
+    counts = without_special(counts, tokenizer)
     # A sample misses rare tokens: the Miller-Madow correction.
-    entropy = float(-(shares * np.log(shares)).sum() + (len(shares) - 1) / max(1, 2 * counts.sum()))
-    return TextMeasures(entropy, letters)
+    correction = (np.count_nonzero(counts) - 1) / max(1, 2 * counts.sum())
+    return TextMeasures(float(measured + correction), letters)

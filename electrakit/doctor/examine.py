@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,18 @@ from electrakit.data.read.notes import Notes
 from electrakit.data.read.sources import find_inputs
 from electrakit.data.shard_writer import PROGRESS_FOLDER, SHARD
 from electrakit.data.tokenizer_files import load_tokenizer
-from electrakit.doctor.findings import Examination, Finding, Level, format_measure
-from electrakit.doctor.measures import TextCounts, row_measures, share_of_copies, share_seen_once, tally, token_measures
-from electrakit.doctor.run import examination_of
+from electrakit.doctor.findings import Examination, Finding, Measure, Measures, Thresholds, format_measure
+from electrakit.doctor.measures import (
+    TextCounts,
+    row_measures,
+    sample_rows,
+    share_of_copies,
+    share_seen_once,
+    tally,
+    token_measures,
+)
+from electrakit.doctor.problems import Problem
+from electrakit.doctor.run import examine_run
 from electrakit.runs import layout
 from electrakit.runs.files import is_run, read_run
 
@@ -29,159 +38,132 @@ MAX_SAMPLES = 100
 
 
 @dataclass(frozen=True)
-class CorpusCheck:
-    """A measure of text that is healthy below `warning` (or, with `low_is_bad`, above it)."""
+class CorpusCheck(Problem):
+    """A problem that one measure of the text shows."""
 
-    measure: str
-    warning: float
-    serious: float
-    title: str
-    means: str
-    advice: str
-    low_is_bad: bool = False
+    measure: Measure
+    thresholds: Thresholds
 
-    def level(self, value: float) -> Level | None:
-        sign = -1 if self.low_is_bad else 1
-        if sign * value >= sign * self.serious:
-            return "serious"
-        return "warning" if sign * value >= sign * self.warning else None
-
-    def found(self, value: float) -> Finding | None:
-        if (level := self.level(value)) is None:
-            return None
-        side = "above" if self.low_is_bad else "below"
-        healthy = f"healthy {side} {format_measure(self.measure, self.warning)}"
-        seen = f"{self.measure}: {format_measure(self.measure, value)} ({healthy})"
-        return Finding(level, self.title, seen, self.means, self.advice)
+    def look(self, measures: Measures) -> Iterator[Finding]:
+        value = measures.get(self.measure)
+        if value is None or (level := self.thresholds.level(value)) is None:
+            return
+        side = "above" if self.thresholds.is_low_bad else "below"
+        healthy = f"healthy {side} {format_measure(self.measure, self.thresholds.warning)}"
+        yield self.found(level, f"{self.measure}: {format_measure(self.measure, value)} ({healthy})")
 
 
 TOKEN_MEASURES = (
-    "[UNK] tokens",
-    "tokens per word",
-    "tokens per vocabulary entry",
-    "unused vocabulary",
-    "unigram entropy",
+    *(Measure.UNKNOWN_TOKENS, Measure.TOKENS_PER_WORD, Measure.TOKENS_PER_ENTRY),
+    *(Measure.UNUSED_VOCABULARY, Measure.UNIGRAM_ENTROPY),
 )
-# As `serious`: never more than a warning.
-NEVER = float("inf")
-
+NO_VALIDATION = Problem(
+    "there is no validation split",
+    "Without one, you cannot tell learning from memorising.",
+    "Prepare again with --valid 0.01, or with a larger share if the corpus has few documents.",
+)
 CORPUS_CHECKS = (
     CorpusCheck(
-        "letters in a row",
-        0.05,
-        0.25,
         "too many words are single letters",
         "Text has been taken apart into letters, as `' '.join(text)` does to a string. A model learns letter frequencies from "
         "it: the generator's loss stops near 3 nats right after warm-up, the discriminator's at the entropy of the base rate.",
         "Look at the rows that electra prepare shows, and mend the program that wrote the text: join lists, not strings.",
+        Measure.LETTERS_IN_A_ROW,
+        Thresholds(0.05, 0.25),
     ),
     CorpusCheck(
-        "[UNK] tokens",
-        0.01,
-        0.05,
         "many words are unknown to the tokenizer",
         "An [UNK] says nothing about the word that stood there, and the model learns to predict [UNK].",
         "Train a tokenizer on this text (electra tokenizer), or load one made for its language and script.",
+        Measure.UNKNOWN_TOKENS,
+        Thresholds(0.01, 0.05),
     ),
     CorpusCheck(
-        "tokens per word",
-        2.0,
-        3.5,
         "the vocabulary does not fit the text",
         "Words fall apart into many pieces (English with a fitting vocabulary: 1.2 to 1.6), so a row holds less text and the "
         "generator's task becomes spelling.",
         "Train a tokenizer on this text, or check that it is the right language and that lower-case fits.",
+        Measure.TOKENS_PER_WORD,
+        Thresholds(2.0, 3.5),
     ),
     CorpusCheck(
-        "unused vocabulary",
-        0.5,
-        0.9,
         "much of the vocabulary never occurs",
         "The embeddings of these entries are never trained; the vocabulary was made for other text.",
         "Train a tokenizer on this text, or use a smaller --vocab-size.",
+        Measure.UNUSED_VOCABULARY,
+        Thresholds(0.5, 0.9),
     ),
     CorpusCheck(
-        "tokens per vocabulary entry",
-        200,
-        10,
         "the corpus is tiny for this vocabulary",
         "Most entries are seen a few times only: the generator cannot learn them, and the model will memorise the corpus.",
         "Add text, use a smaller --vocab-size, or continue from released weights instead of training from nothing.",
-        low_is_bad=True,
+        Measure.TOKENS_PER_ENTRY,
+        Thresholds(200, 10),
     ),
     CorpusCheck(
-        "duplicate documents",
-        0.05,
-        0.5,
         "documents occur several times",
         "The model memorises them, and the validation loss becomes less meaningful.",
         "Use --dedupe.",
+        Measure.DUPLICATE_DOCUMENTS,
+        Thresholds(0.05, 0.5),
     ),
     CorpusCheck(
-        "duplicate rows",
-        0.02,
-        0.5,
         "rows occur several times",
         "The same text fills several rows: documents that are in the corpus twice (a copy gives the same rows), or boilerplate.",
         "Prepare again with --dedupe, and look for headers and footers that every document has.",
+        Measure.DUPLICATE_ROWS,
+        Thresholds(0.02, 0.5),
     ),
     CorpusCheck(
-        "short documents",
-        0.5,
-        NEVER,
         "most documents are very short",
         "Rows never cross documents, so documents of fewer than 10 words become rows that are nearly all padding.",
         "Check --documents (blank, file or line): perhaps every line is taken for a document. Or use --min-words.",
+        Measure.SHORT_DOCUMENTS,
+        Thresholds(0.5),
     ),
     CorpusCheck(
-        "rows mostly padding",
-        0.4,
-        0.9,
         "many rows are mostly padding",
         "Training time is spent on padding, and the model sees little context.",
         "Use a smaller --length, check --documents, or leave out short documents with --min-words.",
+        Measure.ROWS_MOSTLY_PADDING,
+        Thresholds(0.4, 0.9),
     ),
     CorpusCheck(
-        "symbols and digits",
-        0.25,
-        0.5,
         "much of the text is not prose",
         "Code, tables, markup or encoded data: the model learns that instead of language (English prose: 2 to 10 %).",
         "Look at the text, and clean it; force the right --source if a dump is read as plain text.",
+        Measure.SYMBOLS,
+        Thresholds(0.25, 0.5),
     ),
     CorpusCheck(
-        "code punctuation",
-        0.05,
-        NEVER,
         "much of the text is program code or markup",
         "So many brackets, underscores and operators do not stand in prose (less than 2 %), but in code, markup and formulas "
         "(8 to 17 %). A model learns that instead of language.",
         "Look at the text, and clean it; force the right --source if a dump is read as plain text. If it is to learn code, all is well.",
+        Measure.CODE,
+        Thresholds(0.05),
     ),
     CorpusCheck(
-        "text in overlong words",
-        0.1,
-        0.3,
         "much of the text is not made of words",
         "Strings of 40 characters and more without a space: encoded data, keys, addresses, or text that has lost its spaces. "
         "There is no language in it to learn.",
         "Look at the text. Leave encoded data out, or mend the program that removed the spaces.",
+        Measure.OVERLONG_WORDS,
+        Thresholds(0.1, 0.3),
     ),
     CorpusCheck(
-        "words seen once",
-        0.8,
-        0.9,
         "hardly a word occurs twice",
         "Prose in any language repeats its words; random letters, keys and word lists do not (English prose: 5 to 30 %).",
         "Look at the text: it is probably generated, encoded or scrambled, or a list of words.",
+        Measure.WORDS_SEEN_ONCE,
+        Thresholds(0.8, 0.9),
     ),
     CorpusCheck(
-        "tokens lost",
-        0.1,
-        NEVER,
         "the row builder throws text away",
         "The official builder drops the end of each line that fills a row.",
         "Use --rows full, which loses nothing.",
+        Measure.TOKENS_LOST,
+        Thresholds(0.1),
     ),
 )
 
@@ -202,10 +184,7 @@ def examine(
     engine: Engine = "local",
 ) -> Examination:
     """Measure a corpus, a folder of shards, or runs, and look for what ruins training; DoctorConfig explains the settings."""
-    return _examine(DoctorConfig(**locals()))
-
-
-def _examine(config: DoctorConfig) -> Examination:
+    config = DoctorConfig(**locals())
     if any(map(is_run, config.inputs)):
         return _examine_runs(config)
     _refuse_folder_of_runs(config)
@@ -213,12 +192,7 @@ def _examine(config: DoctorConfig) -> Examination:
     if shards and (len(config.inputs) > 1 or config.tokenizer):
         raise UserError(f"{shards[0]} is a folder of shards: examine it alone, and without --tokenizer; it has its own")
     examination = _examine_shards(Path(shards[0]), config) if shards else _examine_text(config)
-    examination.findings += [
-        finding
-        for check in CORPUS_CHECKS
-        if check.measure in examination.measures
-        and (finding := check.found(examination.measures[check.measure])) is not None
-    ]
+    examination.findings += [finding for check in CORPUS_CHECKS for finding in check.look(examination.measures)]
     return examination
 
 
@@ -227,7 +201,7 @@ def _examine_runs(config: DoctorConfig) -> Examination:
         raise UserError(f"{others[0]} is no run, and others of the inputs are: examine runs by themselves")
     if config.tokenizer:
         raise UserError(f"{config.inputs[0]} is a run: examine it without --tokenizer; its shards have their own")
-    parts = [examination_of(read_run(name)) for name in config.inputs]
+    parts = [examine_run(read_run(name)) for name in config.inputs]
     if len(parts) == 1:
         return parts[0]
     findings = [finding for part in parts for finding in part.findings]
@@ -241,12 +215,7 @@ def _refuse_folder_of_runs(config: DoctorConfig) -> None:
         run = layout.run_of_checkpoint(path)
         if run is not None and is_run(run):
             raise UserError(f"{name} is a checkpoint: examine its run, {run}")
-        runs = (
-            sorted(str(one.parent) for one in path.glob(f"*/{layout.CONFIG}") if is_run(one.parent))
-            if path.is_dir()
-            else []
-        )
-        if runs:
+        if runs := sorted(str(one.parent) for one in path.glob(f"*/{layout.CONFIG}") if is_run(one.parent)):
             raise UserError(f"{name} holds runs: name them, as in electra doctor {' '.join(runs[:3])}")
 
 
@@ -285,7 +254,7 @@ def _examine_text(config: DoctorConfig) -> Examination:
             share_seen = batch.num_bytes_read / total
         if selection.is_full or counts.characters > config.max_mb * 1e6:
             break
-        if batch.is_last:
+        if batch.is_last:  # here, so that what has no documents does not end with "done"
             require_documents(selection.num_documents, notes, config)
     require_documents(selection.num_documents, notes, config)
     print_notes(notes)
@@ -293,22 +262,22 @@ def _examine_text(config: DoctorConfig) -> Examination:
         console.print(tokenizer.remark, markup=False, soft_wrap=True)
     num_documents, num_words = selection.num_documents, max(1, counts.words)
     num_visible = max(1, counts.visible_characters)
-    measures: dict[str, float] = {
-        "documents": num_documents,
-        "words": counts.words,
-        "words per document": counts.words / num_documents,
-        "short documents": counts.short_documents / num_documents,
-        "duplicate documents": num_copies / num_documents,
-        "single-letter words": counts.single_letters / num_words,
-        "letters in a row": counts.letters_in_a_row / num_words,
-        "text in overlong words": counts.in_long_words / num_visible,
-        "symbols and digits": 1 - counts.letters / num_visible,
-        "code punctuation": counts.code_punctuation / num_visible,
+    measures: Measures = {
+        Measure.DOCUMENTS: num_documents,
+        Measure.WORDS: counts.words,
+        Measure.WORDS_PER_DOCUMENT: counts.words / num_documents,
+        Measure.SHORT_DOCUMENTS: counts.short_documents / num_documents,
+        Measure.DUPLICATE_DOCUMENTS: num_copies / num_documents,
+        Measure.SINGLE_LETTERS: counts.single_letters / num_words,
+        Measure.LETTERS_IN_A_ROW: counts.letters_in_a_row / num_words,
+        Measure.OVERLONG_WORDS: counts.in_long_words / num_visible,
+        Measure.SYMBOLS: 1 - counts.letters / num_visible,
+        Measure.CODE: counts.code_punctuation / num_visible,
     }
     if (seen_once := share_seen_once(words)) is not None:
-        measures["words seen once"] = seen_once
+        measures[Measure.WORDS_SEEN_ONCE] = seen_once
     if tokenizer is not None:
-        measures["tokens per word"] = int(tokens.sum()) / num_words
+        measures[Measure.TOKENS_PER_WORD] = int(tokens.sum()) / num_words
         measures |= token_measures(tokens, tokenizer, share_seen)
     what = f"{counts.characters / 1e6:,.1f} MB of text examined"
     not_checked = () if tokenizer is not None else TOKEN_MEASURES
@@ -323,35 +292,22 @@ def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     tokenizer = load_tokenizer(shards / "tokenizer")
     split = next(iter(manifest.splits))
     batches = Batches(shards, 1024, split=split)
-    pad = batches.special_ids["pad"]
-    num_rows = min(batches.num_rows, max(1, int(config.max_mb * 1e6) // (8 * batches.length)))
-    num_steps = -(-num_rows // batches.batch_size)
-    rows = np.concatenate([batches(step) for step in range(num_steps)])[:num_rows]  # shuffled: a fair sample
+    rows = sample_rows(batches, max(1, int(config.max_mb * 1e6) // (8 * batches.length)))
     tokens = np.bincount(rows.ravel(), minlength=batches.vocab_size)
-    tokens[pad] = 0
-    of_tokens = token_measures(tokens, tokenizer, len(rows) / batches.num_rows)
-    measures: dict[str, float] = {
-        "documents": counts.documents,
-        "rows": counts.rows,
-        "tokens per document": counts.tokens / max(1, counts.documents),
-        "padding": counts.padding / (counts.rows * manifest.length),
-        "rows mostly padding": counts.rows_mostly_padding / counts.rows,
-        "duplicate rows": share_of_copies(shards, manifest, split),
-        "tokens lost": counts.tokens_lost / max(1, counts.tokens + counts.tokens_lost),
+    measures: Measures = {
+        Measure.DOCUMENTS: counts.documents,
+        Measure.ROWS: counts.rows,
+        Measure.TOKENS_PER_DOCUMENT: counts.tokens / max(1, counts.documents),
+        Measure.PADDING: counts.padding / (counts.rows * manifest.length),
+        Measure.ROWS_MOSTLY_PADDING: counts.rows_mostly_padding / counts.rows,
+        Measure.DUPLICATE_ROWS: share_of_copies(shards, manifest, split),
+        Measure.TOKENS_LOST: counts.tokens_lost / max(1, counts.tokens + counts.tokens_lost),
         **row_measures(rows, tokenizer),
-        **of_tokens,
+        **token_measures(tokens, tokenizer, len(rows) / batches.num_rows),
     }
     if counts.short_documents is not None:
-        measures["short documents"] = counts.short_documents / max(1, counts.documents)
+        measures[Measure.SHORT_DOCUMENTS] = counts.short_documents / max(1, counts.documents)
     examination = Examination(f"Shards {shards}: {len(rows):,} of {batches.num_rows:,} rows examined", measures)
     if "valid" not in manifest.splits:
-        examination.findings.append(
-            Finding(
-                "warning",
-                "there is no validation split",
-                f"splits: {', '.join(manifest.splits)}",
-                "Without one, you cannot tell learning from memorising.",
-                "Prepare again with --valid 0.01, or with a larger share if the corpus has few documents.",
-            )
-        )
+        examination.findings.append(NO_VALIDATION.found("warning", f"splits: {', '.join(manifest.splits)}"))
     return examination

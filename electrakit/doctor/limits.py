@@ -4,7 +4,7 @@ A line of the log is a mean over `log_every` steps. The checks compare medians o
 Shares and rates are from 0 to 1, losses in nats.
 """
 
-from electrakit.doctor.findings import Level
+from electrakit.doctor.findings import Thresholds
 
 # Age: how long until a flat loss is a plateau.
 FEWEST_LINES = 8
@@ -27,7 +27,7 @@ ENTROPY_OF_TEXT = 0.8
 """Unigram entropy of text as a share of ln V, used when the shards are gone: vocabularies of 8,000 to 30,000 have .73 to .8."""
 LETTERS = 0.25
 """Share of single letters among the words: from here on the text is the cause. The corpus check calls that serious, too."""
-TOO_STRONG: dict[Level, float] = {"warning": 0.7, "serious": 0.9}
+TOO_STRONG = Thresholds(warning=0.7, serious=0.9)
 """Sampled accuracy: of 100 tokens, 15 of them chosen, fewer than 5, or than 2, are then replaced."""
 
 # The discriminator.
@@ -53,7 +53,7 @@ MOST_LINES, MOST_MEANS = 10_000, 1_000
 """Longer logs are averaged to so many lines, for spikes and for rises: of many small batches, some are hard by chance."""
 LOST, LOST_NATS = 1.15, 0.2
 """Multiple of the best median of five lines so far, and distance from it: noise has 1.03, at very low losses a tenth of a nat."""
-SKIPPED: dict[Level, float] = {"warning": 1e-4, "serious": 1e-2}
+SKIPPED = Thresholds(warning=1e-4, serious=1e-2)
 """Share of the steps that were not finite: one in 10,000 is usual."""
 SHORT_WARMUP, ENOUGH_WARMUP = 0.02, 2_000
 """Share of the run, and a number of steps: 2 / (1 - beta2) is the rule for Adam (Ma and Yarats 2021)."""
@@ -63,7 +63,7 @@ CLIPPED, CLIPPED_LINES = 20.0, 0.95
 """Multiple of max_grad_norm, in this share of the lines. Healthy runs with a disc_weight of 50 have 1 to 5."""
 
 # Validation and speed.
-OVERFIT: dict[Level, float] = {"warning": 0.02, "serious": 0.2}
+OVERFIT = Thresholds(warning=0.02, serious=0.2)
 """Rise of validation above its best, as a share: 1,000 rows have a noise of .005."""
 STILL_FALLING, NOISE_FACTOR = 0.99, 2.0
 """Training loss now as a share of then; and the rise of validation as a multiple of its noise: the best of many is low by chance."""

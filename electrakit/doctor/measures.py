@@ -5,17 +5,19 @@ import itertools
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import xxhash
 
+from electrakit.data.batches import Batches
 from electrakit.data.encode import Encoder
 from electrakit.data.manifest import DTYPES, Manifest
 from electrakit.data.read.formats import Document
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
+from electrakit.doctor.findings import Measure, Measures
 
 SHORT_DOCUMENT = 10  # words
 LONG_WORD = 40  # characters; German and Finnish have a few
@@ -107,11 +109,8 @@ def is_letter(word: str) -> bool:
 
 def num_in_a_row(words: list[str]) -> int:
     """Single letters in a row, which only text has that was split into letters."""
-    return sum(len(run) for run in map(list, _runs(words)) if len(run) >= LETTERS_IN_A_ROW)
-
-
-def _runs(words: list[str]) -> Iterator[Iterator[str]]:
-    return (run for are_letters, run in itertools.groupby(words, is_letter) if are_letters)
+    runs = (len(list(run)) for are_letters, run in itertools.groupby(words, is_letter) if are_letters)
+    return sum(length for length in runs if length >= LETTERS_IN_A_ROW)
 
 
 def _is_long_word(word: str) -> bool:
@@ -135,9 +134,8 @@ def _are_letters() -> np.ndarray:
 
 
 def _sample_of_words(documents: list[Document]) -> np.ndarray:
-    lines = (line for document in documents for line in document.lines)
     text = ""
-    for line in lines:
+    for line in (line for document in documents for line in document.lines):
         text += f"{line[:SAMPLE_CHARACTERS]}\n".lower()
         if len(text) > SAMPLE_CHARACTERS:
             break
@@ -159,31 +157,41 @@ def _encoder(name: str) -> Encoder:
 # --- tokens ---
 
 
-def token_measures(counts: np.ndarray, tokenizer: TokenizerFiles, share_seen: float) -> dict[str, float]:
+def token_measures(counts: np.ndarray, tokenizer: TokenizerFiles, share_seen: float) -> Measures:
     """Measures of how often each token occurs."""
-    special = list(tokenizer.special_ids.values())
-    num_unknown = int(counts[tokenizer.special_ids["unk"]])
-    counts = counts.copy()
-    counts[[one for one in special if one != tokenizer.special_ids["unk"]]] = 0
+    counts = without_special(counts, tokenizer)
     num_tokens = int(counts.sum())
     shares = counts[counts > 0] / max(1, num_tokens)
     measures = {
-        "tokens": num_tokens,
-        "[UNK] tokens": num_unknown / max(1, num_tokens),
-        "tokens per vocabulary entry": num_tokens / share_seen / len(counts),
-        "unigram entropy (nats)": float(-(shares * np.log(shares)).sum()),
+        Measure.TOKENS: num_tokens,
+        Measure.UNKNOWN_TOKENS: int(counts[tokenizer.special_ids["unk"]]) / max(1, num_tokens),
+        Measure.TOKENS_PER_ENTRY: num_tokens / share_seen / len(counts),
+        Measure.UNIGRAM_ENTROPY: float(-(shares * np.log(shares)).sum()),
     }
     if num_tokens > 100 * len(counts):  # else too little was seen to call an entry unused
-        measures["unused vocabulary"] = float((counts == 0).mean())
+        measures[Measure.UNUSED_VOCABULARY] = float((counts == 0).mean())
     return measures
+
+
+def without_special(counts: np.ndarray, tokenizer: TokenizerFiles) -> np.ndarray:
+    """How often each token occurs, special ones not counted. An [UNK] is counted: it stands for a word."""
+    counts = counts.copy()
+    counts[[number for name, number in tokenizer.special_ids.items() if name != "unk"]] = 0
+    return counts
 
 
 # --- rows ---
 
 
-def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> dict[str, float]:
+def sample_rows(batches: Batches, num_rows: int) -> np.ndarray:
+    """Rows of a split: a fair sample, because they are shuffled."""
+    num_rows = min(num_rows, batches.num_rows)
+    num_steps = -(-num_rows // batches.batch_size)
+    return np.concatenate([batches(step) for step in range(num_steps)])[:num_rows]
+
+
+def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> Measures:
     """Measures of the text in rows of tokens; words are put together again from their tokens."""
-    unk = tokenizer.special_ids["unk"]
     special = set(tokenizer.special_ids.values())
     texts = ["" if number in special else token for number, token in enumerate(tokenizer.vocabulary)]
     is_continuation = np.array(
@@ -191,7 +199,7 @@ def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> dict[str, float
     )
     texts = [text.removeprefix("##") if len(text) > 2 else text for text in texts]
     is_word = np.array([any(map(str.isalnum, text)) for text in texts]) & ~is_continuation
-    is_word[unk] = True
+    is_word[tokenizer.special_ids["unk"]] = True
     is_single = np.array([is_letter(text) for text in texts]) & ~is_continuation
     sizes = np.array([len(text) for text in texts])
     letters = np.array([num_letters(text) for text in texts])
@@ -199,7 +207,7 @@ def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> dict[str, float
 
     flat = rows.ravel()
     counts = np.bincount(flat, minlength=len(texts))
-    num_tokens = counts.sum() - counts[[one for one in special if one != unk]].sum()
+    num_tokens = without_special(counts, tokenizer).sum()
     num_words, num_characters = max(1, int(counts @ is_word)), max(1, int(counts @ sizes))
     in_words = np.array([0 if _UNSPACED.search(text) else len(text) for text in texts])
     word_sizes = np.bincount(np.cumsum(~is_continuation[flat]), weights=in_words[flat])  # no word crosses [CLS]
@@ -207,12 +215,12 @@ def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> dict[str, float
     borders = np.flatnonzero(np.diff(is_alone, prepend=False, append=False))
     runs = borders[1::2] - borders[::2]
     return {
-        "tokens per word": float(num_tokens / num_words),
-        "single-letter words": float(is_alone.sum() / num_words),
-        "letters in a row": float(runs[runs >= LETTERS_IN_A_ROW].sum() / num_words),
-        "text in overlong words": float(word_sizes[word_sizes >= LONG_WORD].sum() / num_characters),
-        "symbols and digits": 1 - int(counts @ letters) / num_characters,
-        "code punctuation": int(counts @ code) / num_characters,
+        Measure.TOKENS_PER_WORD: float(num_tokens / num_words),
+        Measure.SINGLE_LETTERS: float(is_alone.sum() / num_words),
+        Measure.LETTERS_IN_A_ROW: float(runs[runs >= LETTERS_IN_A_ROW].sum() / num_words),
+        Measure.OVERLONG_WORDS: float(word_sizes[word_sizes >= LONG_WORD].sum() / num_characters),
+        Measure.SYMBOLS: 1 - int(counts @ letters) / num_characters,
+        Measure.CODE: int(counts @ code) / num_characters,
     }
 
 
@@ -221,27 +229,12 @@ def share_of_copies(folder: Path, manifest: Manifest, split: str) -> float:
 
     Where there are too many rows to remember, they are chosen by their hash, so that copies are chosen together.
     """
-    num_rows = manifest.splits[split].rows
-    highest = np.uint64(2**64 * min(1, MAX_HASHES / num_rows) - 1 if num_rows > MAX_HASHES else 2**64 - 1)
-    chosen = [hashes[hashes <= highest] for hashes in map(row_hashes, _all_rows(folder, manifest, split))]
-    hashes = np.concatenate(chosen)
-    return 1 - len(np.unique(hashes)) / max(1, len(hashes))
-
-
-def _all_rows(folder: Path, manifest: Manifest, split: str) -> Iterator[np.ndarray]:
+    highest = np.uint64((2**64 - 1) * min(1, MAX_HASHES / max(1, manifest.splits[split].rows)))
+    chosen = []
     for file in manifest.splits[split].files:
         shape = (file.rows, manifest.length)
         rows = np.memmap(folder / file.name, DTYPES[manifest.dtype], "r", shape=shape).view(np.ndarray)
-        yield from (rows[start : start + 2**14] for start in range(0, len(rows), 2**14))
-
-
-def row_hashes(rows: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each row: its 8-byte words are mixed, multiplied by fixed random numbers and added up."""
-    raw = np.ascontiguousarray(rows).view(np.uint8)
-    raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))) if raw.shape[1] % 8 else raw
-    words = raw.view(np.uint64)
-    mixed = (words ^ (words >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    weights = np.random.default_rng(0).integers(2**64, size=words.shape[1], dtype=np.uint64, endpoint=False)
-    hashes: np.ndarray = mixed @ (weights | np.uint64(1))
-    return hashes
+        hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, rows), np.uint64, len(rows))
+        chosen.append(hashes[hashes <= highest])
+    hashes = np.concatenate(chosen)
+    return 1 - len(np.unique(hashes)) / max(1, len(hashes))

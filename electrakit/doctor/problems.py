@@ -125,4 +125,3 @@ INCOMPLETE = Problem(
     "It is training now, or was stopped: its learning rate has not decayed completely, so its last metrics are not its best.",
     "If it is not training, run the same command again: it resumes.",
 )
-PROBLEMS = tuple(value for value in list(vars().values()) if isinstance(value, Problem))

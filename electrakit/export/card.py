@@ -15,7 +15,6 @@ from electrakit.common.words import counted, format_duration, format_words
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.data.rows import DocumentCounts
 from electrakit.export.card_facts import NetworkFacts, RunFacts, eval_results, glue_section
-from electrakit.report.curves import smoothed
 from electrakit.runs.files import Environment, MetricsLine, RunFiles
 
 # The picture, beside the card.
@@ -228,7 +227,7 @@ def draw_losses(run: RunFiles, last_step: int) -> bytes:
         valid = [(step, value) for step, value in valid if step > 0 or not train]  # as in the report
         if train:
             steps, values = zip(*train, strict=True)
-            smooth = smoothed(np.array(values), SMOOTHING * len(values))
+            smooth = plots.smoothed(np.array(values), SMOOTHING * len(values))
             plots.draw_line(axes, steps, smooth, colour, raw=values, label="training, smoothed")
         if valid:
             axes.plot(*zip(*valid, strict=True), "o--", color="black", markersize=4, linewidth=0.8, label="validation")

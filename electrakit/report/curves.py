@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from electrakit.runs.files import Floats, RunFiles, column
 
-Format = Literal["nats", "percent", "number", "rate", "count"]
+NumberFormat = Literal["nats", "percent", "number", "rate", "count"]
 Group = Literal["generator", "discriminator", "training"]
 
 MOST_BUCKETS, FEWEST_BUCKETS, BUCKETS_OF_ALL_RUNS = 600, 120, 2400
@@ -24,7 +24,7 @@ class Chart:
     """Its name in metrics.jsonl."""
     group: Group
     title: str
-    format: Format
+    format: NumberFormat
     shows: str
     healthy: str
     """How it looks in a good run."""
@@ -190,10 +190,7 @@ def curves(run: RunFiles, num_buckets: int) -> RunCurves:
         values = column(run.train, chart.key)
         if not np.isfinite(values).any() or (chart.only_if_positive and not np.nanmax(values) > 0):
             continue
-        raw = None
-        if not has_all_lines:
-            chosen = min_max(values, edges)
-            raw = [plain(steps[chosen]), plain(values[chosen])]
+        raw = None if has_all_lines else outline(steps, values, edges)
         train[chart.key] = {"mean": plain(bucket_means(values, edges)), "raw": raw}
     return {
         "tokens_per_step": run.tokens_per_step,
@@ -208,11 +205,7 @@ def curves(run: RunFiles, num_buckets: int) -> RunCurves:
 def validations(run: RunFiles, key: str, num_buckets: int) -> Points | None:
     steps, values = column(run.valid, "step"), column(run.valid, key)
     known = np.isfinite(values)
-    if not known.any() or key == "num_skipped":
-        return None
-    steps, values = steps[known], values[known]
-    chosen = min_max(values, bucket_edges(len(values), num_buckets))
-    return [plain(steps[chosen]), plain(values[chosen])]
+    return outline(steps[known], values[known], bucket_edges(int(known.sum()), num_buckets)) if known.any() else None
 
 
 def buckets_for(num_runs: int) -> int:
@@ -228,6 +221,11 @@ def bucket_edges(num_points: int, num_buckets: int) -> NDArray[np.int64]:
     if num_points <= 3 * num_buckets:
         return np.arange(num_points + 1)
     return np.linspace(0, num_points, num_buckets + 1).astype(np.int64)
+
+
+def outline(steps: Floats, values: Floats, edges: NDArray[np.int64]) -> Points:
+    chosen = min_max(values, edges)
+    return [plain(steps[chosen]), plain(values[chosen])]
 
 
 def min_max(values: Floats, edges: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -250,18 +248,6 @@ def bucket_means(values: Floats, edges: NDArray[np.int64]) -> Floats:
     sums = np.add.reduceat(np.where(known, values, 0.0), edges[:-1])
     counts = np.add.reduceat(known.astype(np.float64), edges[:-1])
     return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-
-
-def smoothed(values: Floats, sigma: float) -> Floats:
-    """Gaussian smoothing over neighbours on both sides, so many points wide: nothing lags behind."""
-    if sigma < 0.3 or not len(values):
-        return values
-    reach = min(len(values) - 1, math.ceil(3 * sigma))
-    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
-    known = np.isfinite(values)
-    sums = np.convolve(np.where(known, values, 0.0), kernel, mode="full")[reach : reach + len(values)]
-    weights = np.convolve(known.astype(np.float64), kernel, mode="full")[reach : reach + len(values)]
-    return np.where(known, sums / np.maximum(weights, 1e-12), np.nan)
 
 
 # Numbers

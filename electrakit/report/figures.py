@@ -10,15 +10,17 @@ import numpy as np
 from electrakit.common import plots
 from electrakit.common.atomic import atomic_write
 from electrakit.doctor.evidence import entropy
-from electrakit.report.curves import CHARTS, Chart, bucket_edges, bucket_means, smoothed
+from electrakit.report.curves import CHARTS, Chart, bucket_edges, bucket_means
 from electrakit.report.scores import PublishedPoint, compute_points, published_points
-from electrakit.runs.files import RunFiles, column
+from electrakit.runs.files import MetricsLine, RunFiles, column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SMOOTHING = 0.01
+# Share of the longest run that training is smoothed over.
+SMOOTHED_SHARE = 0.01
+# Share of a run that may leave the frame.
 START = 0.03
 # Points (of 72 per inch) around the middle of a marker that no name covers.
 ROOM = 2.5
@@ -41,27 +43,26 @@ FIGURES = {
 }
 
 
-def draw(runs: dict[str, RunFiles], folder: Path) -> list[Path]:
-    """Draw every figure that there are metrics for, and return the files. Files of an earlier report that are out of date are removed."""
-    charts = {chart.key: chart for chart in CHARTS}
-    figures = {}
+def draw_figures(runs: dict[str, RunFiles], folder: Path) -> None:
+    """Draw every figure that there are metrics for. Files of an earlier report that are out of date are removed."""
+    figures: dict[str, Figure | None] = {}
     for name, keys in FIGURES.items():
-        shown = [charts[key] for key in keys if any(has_values(run, key) for run in runs.values())]
-        if shown:
-            figures[name] = curves_figure(runs, shown)
-    if any(point.score is not None for point in compute_points(runs)):
-        figures["glue"] = glue_figure(runs)
+        charts = [chart for chart in CHARTS if chart.key in keys]
+        shown = [chart for chart in charts if any(has_values(run.lines, chart) for run in runs.values())]
+        figures[name] = curves_figure(runs, shown) if shown else None
+    has_scores = any(point.score is not None for point in compute_points(runs))
+    figures["glue"] = glue_figure(runs) if has_scores else None
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (*FIGURES, "glue"):
-        if name in figures:
-            atomic_write(folder / f"{name}.png", plots.to_png(figures[name], dpi=300))
+    for name, figure in figures.items():
+        path = folder / f"{name}.png"
+        if figure is None:
+            path.unlink(missing_ok=True)
         else:
-            (folder / f"{name}.png").unlink(missing_ok=True)
-    return [folder / f"{name}.png" for name in figures]
+            atomic_write(path, plots.to_png(figure, dpi=300))
 
 
-def has_values(run: RunFiles, key: str) -> bool:
-    return bool(np.isfinite(column(run.lines, key)).any())
+def has_values(lines: Sequence[MetricsLine], chart: Chart) -> bool:
+    return bool(np.isfinite(column(lines, chart.key)).any())
 
 
 def curves_figure(runs: dict[str, RunFiles], charts: Sequence[Chart]) -> "Figure":
@@ -74,49 +75,45 @@ def curves_figure(runs: dict[str, RunFiles], charts: Sequence[Chart]) -> "Figure
     num_rows = -(-(len(runs) + 2) // num_columns)
     figure, panels = plots.new_figure(width, 2.4 + 0.17 * num_rows, num_columns=len(charts))
     longest = max(run.step for run in runs.values())
-    has_dotted = False
     for axes, chart in zip(panels, charts, strict=True):
         for place, run in enumerate(runs.values()):
-            has_dotted |= draw_run(axes, chart, run, place, SMOOTHING * longest)
+            draw_run(axes, chart, run, place, SMOOTHED_SHARE * longest)
         if chart.baseline == "chance":
             axes.axhline(0.5, color="#777777", linestyle=":", linewidth=1)
-            has_dotted = True
         finish(axes, chart)
     handles = [
         Line2D([], [], color=colour, linestyle=line_style, linewidth=1.4, label=in_legend(name))
         for name, (colour, line_style, _) in zip(runs, map(plots.look_of, range(len(runs))), strict=True)
     ]
-    if any(np.isfinite(column(run.valid, chart.key)).any() for run in runs.values() for chart in charts):
+    if any(has_values(run.valid, chart) for run in runs.values() for chart in charts):
         marker: Any = {"marker": "o", "linestyle": "none", "markersize": 3.5, "markerfacecolor": "white"}
         handles.append(Line2D([], [], color="#555555", label="validation", **marker))
-    if has_dotted:
+    if any(line.get_linestyle() == ":" for axes in panels for line in axes.get_lines()):
         handles.append(Line2D([], [], color="#555555", linestyle=":", linewidth=1.4, label="nothing learned"))
     plots.add_legend(figure, handles=handles, loc="outside lower center", ncols=min(len(handles), num_columns))
     return figure
 
 
-def draw_run(axes: "Axes", chart: Chart, run: RunFiles, place: int, num_steps: float) -> bool:
-    """Training smoothed over so many steps, raw values behind it, validations as markers. Returns whether there is a dotted line too."""
+def draw_run(axes: "Axes", chart: Chart, run: RunFiles, place: int, num_steps: float) -> None:
+    """Training smoothed over so many steps, raw values behind it, validations as markers, a dotted baseline."""
     colour, line_style, marker = plots.look_of(place)
-    steps, values = column(run.train, "step"), column(run.train, chart.key)
-    has_train, has_dotted = bool(np.isfinite(values).any()), False
+    has_train = has_values(run.train, chart)
     if has_train:
+        steps, values = column(run.train, "step"), column(run.train, chart.key)
         edges = bucket_edges(len(values), MOST_POINTS)
         at, means = bucket_means(steps, edges), bucket_means(values, edges)
         sigma = num_steps * (len(at) - 1) / max(1.0, at[-1] - at[0]) if chart.can_smooth else 0.0
-        plots.draw_line(axes, at, smoothed(means, sigma), colour, raw=means, line_style=line_style)
+        plots.draw_line(axes, at, plots.smoothed(means, sigma), colour, raw=means, line_style=line_style)
         if chart.baseline in ("entropy", "majority") and run.base_rate is not None:
-            rates = smoothed(bucket_means(column(run.train, run.base_rate), edges), max(1.0, sigma))
+            rates = plots.smoothed(bucket_means(column(run.train, run.base_rate), edges), max(1.0, sigma))
             baseline = entropy(rates) if chart.baseline == "entropy" else np.maximum(rates, 1 - rates)
             axes.plot(at, baseline, color=colour, linestyle=":", linewidth=1)
-            has_dotted = True
     # Before the first step there is nothing to compare a validation with.
     validations = [line for line in run.valid if not has_train or line["step"] > 0]
-    steps, values = column(validations, "step"), column(validations, chart.key)
-    if np.isfinite(values).any():
-        has_markers = len(values) <= 60
+    if has_values(validations, chart):
+        has_markers = len(validations) <= 60
         axes.plot(
-            *(steps, values),
+            *(column(validations, "step"), column(validations, chart.key)),
             color=colour,
             linestyle=line_style if not has_train else "none" if has_markers else "--",
             linewidth=1,
@@ -124,7 +121,6 @@ def draw_run(axes: "Axes", chart: Chart, run: RunFiles, place: int, num_steps: f
             markersize=3.5,
             markerfacecolor="white",
         )
-    return has_dotted
 
 
 def finish(axes: "Axes", chart: Chart) -> None:

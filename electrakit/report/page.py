@@ -9,29 +9,21 @@ from importlib import resources
 from typing import Any
 
 import electrakit
+from electrakit.common.plots import PALETTE
 from electrakit.common.templates import render
 from electrakit.doctor.findings import Finding
 from electrakit.doctor.run import examine_run
 from electrakit.finetune.published import PUBLISHED
+from electrakit.report import tables
 from electrakit.report.curves import buckets_for, curves
 from electrakit.report.scores import TITLES, compute_points, glue_notes, glue_rows, published_points
-from electrakit.report.tables import (
-    Runs,
-    RunState,
-    charts_for,
-    curve_tables,
-    data_rows,
-    environment_rows,
-    is_one_network,
-    key_metrics,
-    settings_rows,
-    state_of,
-)
+from electrakit.report.tables import Runs, RunState
 
 GROUPS = {"generator": "Generator", "discriminator": "Discriminator", "training": "Training"}
 SCRIPTS = ("charts_scales.js", "charts.js", "report_compute.js", "report.js")
-NUM_COLOURS = 8
-LEVELS = {"serious": "serious", "warning": "warning", "info": "good to know"}
+NUM_COLOURS = len(PALETTE)
+BADGES = {"serious": "serious", "warning": "warning", "fine": "", "info": "good to know"}
+"""Of the levels of findings, in the order in which they are shown."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +44,6 @@ class FindingCard:
 
     run: RunHeader
     level: str
-    rank: int
-    """Cards are shown in this order."""
     text: str
     finding: Finding | None = None
 
@@ -65,12 +55,12 @@ def page(runs: Runs, live: float | None = None) -> bytes:
     """
     style, script = read("report.css"), "\n".join(map(read, SCRIPTS))
     policy = (
-        f"default-src 'none'; script-src '{fingerprint(script)}'; style-src '{fingerprint(style)}'; img-src data:; "
+        f"default-src 'none'; script-src '{csp_hash(script)}'; style-src '{csp_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     headers = run_headers(runs)
     rows = glue_rows(runs)
-    differing, settings = settings_rows(runs)
+    differing, settings = tables.settings_rows(runs)
     content = render(
         "electrakit.report",
         "report.html.jinja",
@@ -82,11 +72,11 @@ def page(runs: Runs, live: float | None = None) -> bytes:
         live=live,
         version=electrakit.__version__,
         runs=headers,
-        levels=LEVELS,
+        badges=BADGES,
         findings=findings(runs, headers),
-        metric_tables=key_metrics(runs) if any(run.lines for run in runs.values()) else [],
+        metric_tables=tables.key_metrics(runs) if any(run.lines for run in runs.values()) else [],
         chart_groups=chart_groups(runs),
-        curve_tables=curve_tables(runs),
+        curve_tables=tables.curve_tables(runs),
         tasks=TITLES,
         glue_rows=rows,
         glue_notes=glue_notes(runs, rows),
@@ -96,8 +86,8 @@ def page(runs: Runs, live: float | None = None) -> bytes:
         published_points=published_points(),
         differing_settings=differing,
         settings=settings,
-        environment=environment_rows(runs),
-        data=data_rows(runs),
+        environment=tables.environment_rows(runs),
+        data=tables.data_rows(runs),
     )
     return content.encode("utf-8", errors="replace")  # names of files need not be UTF-8
 
@@ -106,7 +96,7 @@ def read(name: str) -> str:
     return resources.files("electrakit.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def fingerprint(source: str) -> str:
+def csp_hash(source: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
@@ -121,7 +111,7 @@ def script_data(runs: Runs, live: float | None) -> dict[str, Any]:
     num_buckets = buckets_for(len(runs))
     return {
         "runs": [{"name": name, **curves(run, num_buckets)} for name, run in runs.items()],
-        "charts": [{**asdict(chart), "title": chart.full_title} for chart in charts_for(runs)],
+        "charts": [{**asdict(chart), "title": chart.full_title} for chart in tables.charts_for(runs)],
         "published": [{**asdict(point), "label": point.label} for point in published_points()],
         "points": [asdict(point) for point in compute_points(runs)],
         "live": live,
@@ -134,7 +124,7 @@ def run_headers(runs: Runs) -> list[RunHeader]:
             name=name,
             short_name=f"{name[:9]}…{name[-9:]}" if len(runs) > 3 and len(name) > 20 else name,
             colour=f"run{place % NUM_COLOURS}{' again' * (place >= NUM_COLOURS)}",
-            state=state_of(run),
+            state=tables.state_of(run),
         )
         for place, (name, run) in enumerate(runs.items())
     ]
@@ -145,19 +135,18 @@ def findings(runs: Runs, headers: list[RunHeader]) -> list[FindingCard]:
     cards = []
     for run, header in zip(runs.values(), headers, strict=True):
         if not run.lines:
-            cards.append(FindingCard(header, "info", 2, "No metrics yet."))
+            cards.append(FindingCard(header, "info", "No metrics yet."))
             continue
-        found = examine_run(run)
+        found = examine_run(run).findings
         for finding in found:
-            title = finding.title[:1].upper() + finding.title[1:]
-            cards.append(FindingCard(header, finding.level, list(LEVELS).index(finding.level), title, finding))
+            cards.append(FindingCard(header, finding.level, finding.title[:1].upper() + finding.title[1:], finding))
         if all(finding.level == "info" for finding in found):
-            cards.append(FindingCard(header, "fine", 1, "Nothing wrong was found."))
-    return sorted(cards, key=lambda card: card.rank)
+            cards.append(FindingCard(header, "fine", "Nothing wrong was found."))
+    return sorted(cards, key=lambda card: list(BADGES).index(card.level))
 
 
 def chart_groups(runs: Runs) -> dict[str, str]:
     """The groups of charts that there are curves for, and their titles."""
-    drawn = {chart.group for chart in charts_for(runs)}
-    titles = {**GROUPS, **({"generator": "Masked language model"} if is_one_network(runs) else {})}
+    drawn = {chart.group for chart in tables.charts_for(runs)}
+    titles = {**GROUPS, **({"generator": "Masked language model"} if tables.is_one_network(runs) else {})}
     return {group: title for group, title in titles.items() if group in drawn}

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.status import Status
@@ -42,21 +43,20 @@ def report(
     with explain_write_errors(config.out):
         config.out.parent.mkdir(parents=True, exist_ok=True)
         if config.live:
-            found = follow(config, paths)
+            found = follow(config, paths, found)
         else:
             atomic_write(config.out, page(found), is_shared=True)
         if config.png:
-            from electrakit.report.figures import draw
+            from electrakit.report.figures import draw_figures
 
-            draw(found, png_folder(config.out))
+            draw_figures(found, png_folder(config.out))
     return config.out
 
 
-def follow(config: ReportConfig, paths: list[Path]) -> Runs:
+def follow(config: ReportConfig, paths: list[Path], runs: Runs) -> Runs:
     """Write the page when a run has written something or has fallen silent, until all are complete. The last page does not reload."""
     seen: object = None
-    runs = read_runs(paths)
-    with ProgressLine() as progress:
+    with progress_line() as show:
         try:
             while True:
                 newest = fingerprints(paths)  # before the files are read: what comes later is seen the next time
@@ -67,7 +67,7 @@ def follow(config: ReportConfig, paths: list[Path]) -> Runs:
                         break
                     atomic_write(config.out, page(runs, live=config.every), is_shared=True)
                 lines = [f"{name}: {state_of(run).line}" for name, run in runs.items()]
-                progress.show(f"{config.out} · {'; '.join(lines)} · Ctrl-C ends")
+                show(f"{config.out} · {'; '.join(lines)} · Ctrl-C ends")
                 time.sleep(config.every)
         except KeyboardInterrupt:
             console.print("stopped; the report stays as it is", style="yellow")
@@ -81,28 +81,22 @@ def states_of(runs: Runs) -> list[str]:
     return [state_of(run).word for run in runs.values()]
 
 
-class ProgressLine:
-    """Shows how far the runs are: one line that is renewed on a terminal, elsewhere a new line for each change."""
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """Yields `show(line)`: one line that is renewed on a terminal, elsewhere a new line for each change."""
+    if console.is_terminal:
+        with Status("", console=console) as status:
+            yield lambda line: status.update(Text(line, overflow="ellipsis", no_wrap=True))
+    else:
+        shown = ""
 
-    def __init__(self) -> None:
-        self.status = Status("", console=console) if console.is_terminal else None
-        self.shown = ""
+        def show(line: str) -> None:
+            nonlocal shown
+            if line != shown:
+                console.print(line, markup=False, soft_wrap=True)
+            shown = line
 
-    def __enter__(self) -> "ProgressLine":
-        if self.status is not None:
-            self.status.start()
-        return self
-
-    def show(self, line: str) -> None:
-        if self.status is not None:
-            self.status.update(Text(line, overflow="ellipsis", no_wrap=True))
-        elif line != self.shown:
-            console.print(line, markup=False, soft_wrap=True)
-        self.shown = line
-
-    def __exit__(self, *_: object) -> None:
-        if self.status is not None:
-            self.status.stop()
+        yield show
 
 
 # Runs
@@ -117,19 +111,20 @@ def read_runs(paths: list[Path]) -> Runs:
 def names_of(paths: list[Path]) -> list[str]:
     names = []
     for path in paths:
-        parts = path.parts
+        others = [other.parts for other in paths if other != path]
         num_parts = 1
-        while num_parts < len(parts) and any(
-            other != path and other.parts[-num_parts:] == parts[-num_parts:] for other in paths
-        ):
+        while any(other[-num_parts:] == path.parts[-num_parts:] for other in others):
             num_parts += 1
-        names.append("/".join(parts[-num_parts:]))
+        names.append("/".join(path.parts[-num_parts:]))
     return names
 
 
 def distinct(paths: Sequence[Path]) -> list[Path]:
     """Each run once, even if it was named in two ways."""
-    return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]
+    first: dict[Path, Path] = {}
+    for path in paths:
+        first.setdefault(path.resolve(), path)
+    return list(first.values())
 
 
 def fingerprints(paths: list[Path]) -> list[tuple[int, int] | None]:

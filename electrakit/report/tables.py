@@ -1,11 +1,9 @@
 """The tables of the report: how far runs are, key metrics, settings and how they differ, environment and data."""
 
 import hashlib
-import itertools
 import json
 import math
 import shlex
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,12 +11,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from electrakit.common.words import format_duration, format_number
-from electrakit.doctor.evidence import entropy
-from electrakit.report.curves import CHARTS, Chart, Format
+from electrakit.common.words import format_duration, format_number, format_percent, format_share
+from electrakit.doctor.evidence import Evidence, entropy
+from electrakit.report.curves import CHARTS, Chart, NumberFormat
 from electrakit.report.scores import flops_of, parameters_of
 from electrakit.runs import layout
-from electrakit.runs.files import Environment, Floats, MetricsLine, RunFiles, column, number
+from electrakit.runs.files import Environment, MetricsLine, RunFiles, column, number
 
 Runs = dict[str, RunFiles]
 """By the names that tell them apart."""
@@ -69,10 +67,11 @@ def state_of(run: RunFiles) -> RunState:
     if time.time() - written > max(120.0, 10 * seconds_between_lines(run)):
         # A date, not an age: it stays true however old the page is.
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(written))
-        silent = f"nothing was written since {since}; if it has stopped, the same command resumes it"
-        return RunState("silent", " · ".join([*parts, silent]))
-    left = seconds_left(run)
-    return RunState("running", " · ".join([*parts, *([] if left is None else [f"about {format_duration(left)} left"])]))
+        parts.append(f"nothing was written since {since}; if it has stopped, the same command resumes it")
+        return RunState("silent", " · ".join(parts))
+    if (left := seconds_left(run)) is not None:
+        parts.append(f"about {format_duration(left)} left")
+    return RunState("running", " · ".join(parts))
 
 
 def steps_text(run: RunFiles) -> str:
@@ -81,19 +80,20 @@ def steps_text(run: RunFiles) -> str:
         return f"{run.step:,} steps in a budget of {budget}"
     if math.isnan(steps) or (run.is_complete and steps == run.step):
         return f"{run.step:,} steps"
-    return f"{run.step:,} of {steps:,.0f} steps ({run.step / max(1.0, steps):.0%})"
+    return f"{run.step:,} of {steps:,.0f} steps ({format_share(run.step / max(1.0, steps))})"
 
 
 def seconds_of(run: RunFiles) -> float | None:
     """Of training, over all its starts."""
-    known = [value for line in reversed(run.train[-5:]) if not math.isnan(value := number(line.get("seconds")))]
-    return known[0] if known else None
+    times = column(run.train[-5:], "seconds")
+    times = times[np.isfinite(times)]
+    return float(times[-1]) if len(times) else None
 
 
 def seconds_between_lines(run: RunFiles) -> float:
-    times = [number(line.get("seconds")) for line in run.train[-20:]]
-    gaps = [after - before for before, after in itertools.pairwise(times) if after > before]
-    return statistics.median(gaps) if gaps else 60.0
+    gaps = np.diff(column(run.train[-20:], "seconds"))
+    gaps = gaps[gaps > 0]
+    return float(np.median(gaps)) if len(gaps) else 60.0
 
 
 def written_at(run: RunFiles) -> float:
@@ -135,7 +135,7 @@ def charts_for(runs: Runs) -> list[Chart]:
 
 
 def is_one_network(runs: Runs) -> bool:
-    return all(kind_of(run) == "mlm" for run in runs.values())
+    return all(Evidence(run).kind == "mlm" for run in runs.values())
 
 
 def key_metrics(runs: Runs) -> list[Table]:
@@ -151,7 +151,7 @@ def key_metrics(runs: Runs) -> list[Table]:
     for title, keys in groups.items():
         rows = [validation_row(runs, charts[key], short_title(charts[key])) for key in keys]
         if title == "Discriminator":
-            entropies = [shown(base_rate_entropy(run), "nats") for run in runs.values()]
+            entropies = [format_value(base_rate_entropy(run), "nats") for run in runs.values()]
             rows.insert(1, Row("Loss of always predicting the base rate", entropies))
         tables.append(Table(title, known_rows(rows)))
     shared = [] if is_one_network(runs) else [charts["loss"], charts["replaced_rate"]]
@@ -161,7 +161,7 @@ def key_metrics(runs: Runs) -> list[Table]:
 
 
 def validation_row(runs: Runs, chart: Chart, label: str) -> Row:
-    return Row(label, [shown(last_valid(run, chart.key), chart.format) for run in runs.values()])
+    return Row(label, [format_value(last_valid(run, chart.key), chart.format) for run in runs.values()])
 
 
 def short_title(chart: Chart) -> str:
@@ -174,14 +174,13 @@ def short_title(chart: Chart) -> str:
 
 def training_rows(runs: Runs) -> list[Row]:
     every = list(runs.values())
-    speeds = [median(column(run.train, "tokens_per_second")) for run in every]
+    speeds = [Evidence(run).curve("tokens_per_second").values for run in every]
     flops = [flops_of(run) for run in every]
     sizes = [parameters_of(run) for run in every]
-    best = [best_validation(run) for run in every]
     return [
-        Row("Last validation at step", [f"{run.valid[-1]['step']:,}" if run.valid else DASH for run in every]),
-        Row("Lowest validation loss at step", [DASH if step is None else f"{step:,}" for step in best]),
-        Row("Tokens a second (median)", [shown(speed, "count") for speed in speeds]),
+        Row("Last validation at step", [format_value(last_valid(run, "step"), "count") for run in every]),
+        Row("Lowest validation loss at step", [format_value(best_validation(run), "count") for run in every]),
+        Row("Tokens a second (median)", [f"{np.median(speed):,.0f}" if len(speed) else DASH for speed in speeds]),
         Row("Compute so far, FLOPs", [f"{each:.2e}".replace("+", "") if each else DASH for each in flops]),
         Row("Parameters kept after training", [DASH if size is None else format_number(size) for size in sizes]),
     ]
@@ -203,21 +202,11 @@ def best_validation(run: RunFiles) -> int | None:
 def base_rate_entropy(run: RunFiles) -> float:
     """The discriminator's loss if it always predicts the share of replaced tokens; NaN where it is scored otherwise."""
     rate = last_valid(run, run.base_rate or "")
-    if not 0 < rate < 1:
-        return math.nan
-    return float(entropy(np.array(rate)))
+    return float(entropy(np.array(rate))) if 0 < rate < 1 else math.nan
 
 
-def kind_of(run: RunFiles) -> str:
-    objective = run.settings.get("objective")
-    return str(objective.get("kind", "electra")) if isinstance(objective, dict) else "electra"
-
-
-def median(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else math.nan
-
-
+NUM_SAMPLED = 24
+"""Rows of a curve's table."""
 SAMPLED = (
     *("mlm_loss", "gen_acc", "disc_loss", "disc_acc", "disc_auc", "replaced_rate"),
     *("loss", "lr", "grad_norm", "tokens_per_second"),
@@ -226,22 +215,20 @@ SAMPLED = (
 
 def curve_tables(runs: Runs) -> list[CurveTable]:
     return [
-        table
+        sampled_lines(name, title, run, lines)
         for name, run in runs.items()
         for title, lines in (("validations", run.valid), ("training", run.train))
-        if (table := sampled_lines(name, title, run, lines)).rows
+        if lines
     ]
 
 
-def sampled_lines(
-    name: str, title: str, run: RunFiles, lines: Sequence[MetricsLine], num_lines: int = 24
-) -> CurveTable:
+def sampled_lines(name: str, title: str, run: RunFiles, lines: Sequence[MetricsLine]) -> CurveTable:
     """Lines at even distances, the first and the last among them."""
     known = {chart.key: chart for chart in charts_for({name: run})}
     charts = [known[key] for key in SAMPLED if key in known and any(key in line for line in lines[:100])]
-    places = sorted({round(place * (len(lines) - 1) / (num_lines - 1)) for place in range(num_lines)}) if lines else []
+    places = sorted({round(place * (len(lines) - 1) / (NUM_SAMPLED - 1)) for place in range(NUM_SAMPLED)})
     rows = [
-        Row(f"{line['step']:,}", [shown(number(line.get(chart.key)), chart.format) for chart in charts])
+        Row(f"{line['step']:,}", [format_value(line.get(chart.key), chart.format) for chart in charts])
         for line in (lines[place] for place in places)
     ]
     return CurveTable(name, title, ["Step", *(chart.title for chart in charts)], rows)
@@ -252,11 +239,14 @@ def sampled_lines(
 
 def settings_rows(runs: Runs) -> tuple[list[Row], list[Row]]:
     """Those that differ, and all. The folder of a run always differs and is left out of the first."""
-    flat = [flatten(run.settings) for run in runs.values()]
-    names = list(dict.fromkeys(name for values in flat for name in values))
-    rows = [Row(name, [values.get(name, "not set") for values in flat]) for name in names]
+    rows = rows_by_name([flatten(run.settings) for run in runs.values()], "not set")
     differing = [row for row in rows if len(set(row.cells)) > 1 and row.label != "run"]
     return differing, rows
+
+
+def rows_by_name(columns: list[dict[str, str]], missing: str) -> list[Row]:
+    names = dict.fromkeys(name for values in columns for name in values)
+    return [Row(name, [values.get(name, missing) for values in columns]) for name in names]
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -266,16 +256,13 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, dict) and value:
             flat |= flatten(value, f"{prefix}{name}.")
         else:
-            flat[f"{prefix}{name}"] = (
-                "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-            )
+            shown = value if isinstance(value, str) else json.dumps(value)
+            flat[f"{prefix}{name}"] = "none" if value is None else shown
     return flat
 
 
 def environment_rows(runs: Runs) -> list[Row]:
-    rows = [flatten(environment_of(run)) for run in runs.values()]
-    names = list(dict.fromkeys(name for values in rows for name in values))
-    return [Row(name, [values.get(name, DASH) for values in rows]) for name in names]
+    return rows_by_name([flatten(environment_of(run)) for run in runs.values()], DASH)
 
 
 def environment_of(run: RunFiles) -> dict[str, Any]:
@@ -283,10 +270,9 @@ def environment_of(run: RunFiles) -> dict[str, Any]:
     environment = run.environment
     if environment == Environment():
         return {}
-    first = {
-        name: getattr(environment, name) for name in ("device", "machine", "processes", "threads", "commit", "folder")
-    }
-    known = {name: value for name, value in first.items() if value is not None or name == "commit"}
+    names = ("device", "machine", "processes", "threads", "commit", "folder")
+    values = {name: getattr(environment, name) for name in names}
+    known = {name: value for name, value in values.items() if value is not None or name == "commit"}
     command = {"command": shlex.join(map(str, environment.command))} if environment.command else {}
     return {**known, **environment.versions, **command}
 
@@ -297,10 +283,13 @@ def data_rows(runs: Runs) -> list[Row]:
     rows = [
         Row("shards", [str(run.settings.get("data") or DASH) for run in every]),
         Row("hash of the shards", [shards_hash(run) for run in every]),
-        *(Row(f"rows, {split}", [rows_of(run, split) for run in every]) for split in ("train", "valid", "test")),
-        Row("tokens in a row", [shown(number(run.data.length or None), "count") for run in every]),
-        Row("vocabulary", [shown(number(run.data.vocab_size or None), "count") for run in every]),
-        Row("times each row was seen", [times_seen(run) for run in every]),
+        *(
+            Row(f"rows, {split}", [format_value(run.data.rows.get(split), "count") for run in every])
+            for split in ("train", "valid", "test")
+        ),
+        Row("tokens in a row", [format_value(run.data.length or None, "count") for run in every]),
+        Row("vocabulary", [format_value(run.data.vocab_size or None, "count") for run in every]),
+        Row("times each row was seen", [format_value(Evidence(run).epochs, "rate") for run in every]),
     ]
     return known_rows(rows)
 
@@ -311,24 +300,17 @@ def shards_hash(run: RunFiles) -> str:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12] if files else DASH
 
 
-def rows_of(run: RunFiles, split: str) -> str:
-    return shown(number(run.data.rows.get(split)), "count")
-
-
-def times_seen(run: RunFiles) -> str:
-    num_rows, batch = number(run.data.rows.get("train")), number(run.settings.get("batch_size"))
-    return f"{run.step * batch / num_rows:.3g}" if num_rows > 0 and not math.isnan(batch) else DASH
-
-
 # Numbers for people
 
 
-def shown(value: float, format: Format) -> str:
+def format_value(value: Any, format: NumberFormat) -> str:
+    """A dash for anything that is not a finite number."""
+    value = number(value)
     if math.isnan(value):
         return DASH
     match format:
         case "percent":
-            return f"{100 * value:.1f} %"
+            return f"{format_percent(value)} %"
         case "count":
             return f"{value:,.0f}"
         case "rate":

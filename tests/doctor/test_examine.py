@@ -12,7 +12,7 @@ from scipy.stats import entropy
 from electrakit import Batches, UserError, examine, prepare, train_tokenizer
 from electrakit.data.read import docstrings
 from electrakit.doctor.examine import CORPUS_CHECKS
-from electrakit.doctor.findings import NUMBERS, Examination, Finding, format_measure, print_findings
+from electrakit.doctor.findings import Examination, Finding, Measure, format_measure, print_findings
 
 
 @functools.cache
@@ -74,7 +74,7 @@ sousedů v peci a v kuchyni hořel oheň. I já, i on s lítostí o tom a o onom
 def test_languages_with_words_of_one_letter_are_left_in_peace(tmp_path, language):
     text = write(tmp_path / "text.txt", [globals()[language], globals()[language].replace("\n", " ")])
     found = examine([text], workers=1)
-    assert titles(found) == set() and found.measures["single-letter words"] > 0.25
+    assert titles(found) == set() and found.measures[Measure.SINGLE_LETTERS] > 0.25
     train_tokenizer([text], vocab_size=150, min_frequency=3, out=tmp_path / "tokenizer", workers=1)
     prepare([text], tokenizer=tmp_path / "tokenizer", length=64, out=tmp_path / "shards", workers=1)
     assert "too many words are single letters" not in titles(examine([tmp_path / "shards"], workers=1))
@@ -98,7 +98,7 @@ def test_program_code_is_found_in_text_and_in_shards_and_prose_is_far_from_it(he
     prepare([text], tokenizer=healthy / "tokenizer", length=64, out=tmp_path / "shards", workers=1)
     assert "much of the text is program code or markup" in titles(examine([tmp_path / "shards"], workers=1))
     for good in ("text.txt", "shards"):
-        assert examine([healthy / good], workers=1).measures["code punctuation"] < 0.02
+        assert examine([healthy / good], workers=1).measures[Measure.CODE] < 0.02
 
 
 @pytest.mark.parametrize("damage", ["unfinished", "lost", "cut", "no counts"])
@@ -138,20 +138,20 @@ def test_what_needs_a_tokenizer_is_said_to_be_left_out(healthy, capsys):
 
 def test_shares_are_shown_as_percent_with_few_digits(healthy, tmp_path, capsys):
     values = [0, 4.92e-06, 0.0005412, 0.19123, 1]
-    assert [format_measure("[UNK] tokens", value) for value in values] == [
+    assert [format_measure(Measure.UNKNOWN_TOKENS, value) for value in values] == [
         "0 %",
         "< 0.01 %",
         "0.0541 %",
         "19.1 %",
         "100 %",
     ]
-    assert [format_measure("tokens per word", 1.3123), format_measure("tokens", 1_234_567.8)] == ["1.31", "1,234,568"]
+    assert format_measure(Measure.TOKENS_PER_WORD, 1.3123) == "1.31"
+    assert format_measure(Measure.TOKENS, 1_234_567.8) == "1,234,568"
     short = write(tmp_path / "short.txt", [f"only number {number} here" for number in range(99)])
     found = examine([healthy / "text.txt"], tokenizer=healthy / "tokenizer", workers=1)
     print_findings(examine([short], tokenizer=healthy / "tokenizer", workers=1))
-    assert {*found.measures} - {*NUMBERS} == {
-        name for name, value in found.measures.items() if "%" in format_measure(name, value)
-    }
+    for measure, value in found.measures.items():
+        assert (measure.kind == "share") == ("%" in format_measure(measure, value))
     assert "short documents: 100 % (healthy below 50 %)" in capsys.readouterr().out
 
 
@@ -220,7 +220,7 @@ def test_the_unigram_entropy_is_scipys(healthy):
     ids = np.concatenate([batches(row).ravel() for row in range(batches.num_rows)])
     counts = np.bincount(ids, minlength=750)
     counts[[batches.special_ids[role] for role in ("pad", "cls", "sep", "mask")]] = 0
-    measured = examine([healthy / "shards"], workers=1).measures["unigram entropy (nats)"]
+    measured = examine([healthy / "shards"], workers=1).measures[Measure.UNIGRAM_ENTROPY]
     assert measured == pytest.approx(entropy(counts), rel=1e-9)
 
 
@@ -333,23 +333,24 @@ def test_copies_are_counted_over_all_rows_not_over_a_sample(tmp_path, healthy, l
     prepare([text], tokenizer=healthy / "tokenizer", length=length, valid=0, out=tmp_path / "shards", workers=1)
     batches = Batches(tmp_path / "shards", 1, shuffle=False)
     rows = [batches(row).tobytes() for row in range(batches.num_rows)]
-    measured = examine([tmp_path / "shards"], max_mb=1, workers=1).measures["duplicate rows"]
+    measured = examine([tmp_path / "shards"], max_mb=1, workers=1).measures[Measure.DUPLICATE_ROWS]
     assert measured == pytest.approx(1 - len(set(rows)) / len(rows)) and measured > 0.05
 
 
 def test_every_check_can_be_healthy_and_says_what_to_do():
     for check in CORPUS_CHECKS:
-        assert check.level(float("inf") if check.low_is_bad else 0) is None
-        assert check.level(0 if check.low_is_bad else max(1, check.warning)) is not None
+        is_low_bad = check.thresholds.is_low_bad
+        assert check.thresholds.level(float("inf") if is_low_bad else 0) is None
+        assert check.thresholds.level(0 if is_low_bad else max(1, check.thresholds.warning)) is not None
         assert check.means and check.advice
 
 
 @pytest.mark.long
 def test_limit_and_dedupe_count_for_the_doctor_too(tmp_path):
     text = write(tmp_path / "copies.txt", prose(40) * 2)
-    assert examine([text], limit=5, workers=1).measures["documents"] == 5
-    assert examine([text], dedupe=True, workers=1).measures["duplicate documents"] == 0
-    assert examine([text], workers=1).measures["duplicate documents"] == 0.5
+    assert examine([text], limit=5, workers=1).measures[Measure.DOCUMENTS] == 5
+    assert examine([text], dedupe=True, workers=1).measures[Measure.DUPLICATE_DOCUMENTS] == 0
+    assert examine([text], workers=1).measures[Measure.DUPLICATE_DOCUMENTS] == 0.5
 
 
 def test_a_script_without_capitals_is_not_taken_for_single_letters(tmp_path):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from electrakit.doctor import problems
-from electrakit.doctor.run import examine_run, measures_of
+from electrakit.doctor.findings import Measure
+from electrakit.doctor.run import examine_run
 from electrakit.runs.files import Environment, RunFiles, Status, read_run
 from electrakit.runs.settings import DataDescription
 
@@ -103,7 +104,7 @@ def lines_of(metrics: dict[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def levels(run: RunFiles) -> dict[str, str]:
-    return {finding.title: finding.level for finding in examine_run(run)}
+    return {finding.title: finding.level for finding in examine_run(run).findings}
 
 
 def changed(run: RunFiles, since: int, until: int, **factors: float) -> RunFiles:
@@ -209,4 +210,4 @@ def test_whatever_stands_in_a_log_does_no_harm(tmp_path):
     run = read_run(tmp_path)
     assert run.step == 59
     assert set(levels(run).values()) <= {"info"}
-    assert "generator loss (nats)" not in measures_of(run)
+    assert Measure.GENERATOR_LOSS not in examine_run(run).measures

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,16 +21,16 @@ from electrakit.cli.main import main
 from electrakit.common.errors import UserError
 from electrakit.config.pretrain import PretrainConfig, with_special_ids
 from electrakit.doctor import problems
-from electrakit.doctor.examine import CORPUS_CHECKS
-from electrakit.doctor.findings import Finding, print_findings, slug
-from electrakit.doctor.problems import PROBLEMS
-from electrakit.doctor.run import examine_run, measures_of
+from electrakit.doctor.examine import CORPUS_CHECKS, NO_VALIDATION
+from electrakit.doctor.findings import Finding, Measure, print_findings
+from electrakit.doctor.run import examine_run
 from electrakit.objective.build import build_objective
 from electrakit.objective.output import Output
 from electrakit.runs.files import RunFiles, Status, read_run
 
 pytestmark = pytest.mark.long  # a dozen short runs
 
+PROBLEMS = [value for value in vars(problems).values() if isinstance(value, problems.Problem)]
 DOCS = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 SETTINGS: dict[str, Any] = {"length": 32, "vocab_size": 60, "steps": 230, "batch_size": 8, "micro_batch": 8}
@@ -122,7 +123,7 @@ def letters(settings) -> RunFiles:
 
 def found(run: RunFiles) -> dict[str, Finding]:
     """By title. How fast the machine was is no matter of the run, and this one may be busy."""
-    return {finding.title: finding for finding in examine_run(run) if finding.title != problems.SLOWER.title}
+    return {finding.title: finding for finding in examine_run(run).findings if finding.title != problems.SLOWER.title}
 
 
 def levels(run: RunFiles) -> dict[str, str]:
@@ -139,13 +140,13 @@ def cut(run: RunFiles, num_lines: int) -> RunFiles:
 def test_a_healthy_run_that_was_stopped_and_went_on_has_no_findings(healthy):
     run = healthy[1]
     assert levels(run) == {}
-    measures = measures_of(run)
-    assert measures["generator loss (nats)"] < 0.9 * measures["with shown tokens copied (nats)"]
-    assert measures["discriminator AUC"] > 0.58 and measures["steps"] == 230
-    assert measures["with shown tokens copied (nats)"] == pytest.approx(0.85 * measures["unigram entropy (nats)"])
-    assert measures["unigram entropy (nats)"] == pytest.approx(
-        ek.examine([run.shards], workers=1).measures["unigram entropy (nats)"], abs=0.05
-    )
+    measures = examine_run(run).measures
+    assert measures[Measure.GENERATOR_LOSS] < 0.9 * measures[Measure.LOSS_WITHOUT_CONTEXT]
+    assert measures[Measure.DISCRIMINATOR_AUC] > 0.58 and measures[Measure.STEPS] == 230
+    entropy = measures[Measure.UNIGRAM_ENTROPY]
+    assert measures[Measure.LOSS_WITHOUT_CONTEXT] == pytest.approx(0.85 * entropy)
+    of_shards = ek.examine([run.shards], workers=1).measures
+    assert entropy == pytest.approx(of_shards[Measure.UNIGRAM_ENTROPY], abs=0.05)
 
 
 def test_a_young_run_is_young_and_nothing_worse(healthy):
@@ -158,7 +159,7 @@ def test_a_young_run_is_young_and_nothing_worse(healthy):
 def test_few_lines_are_no_reason_for_anything(healthy, num_lines):
     for run in healthy:
         assert set(levels(cut(run, num_lines)).values()) <= {"info"}
-        assert measures_of(cut(run, num_lines))["tokens seen"] >= 0
+        assert examine_run(cut(run, num_lines)).measures[Measure.TOKENS_SEEN] >= 0
 
 
 def test_a_masked_language_model_without_discriminator_has_no_findings(settings):
@@ -166,7 +167,7 @@ def test_a_masked_language_model_without_discriminator_has_no_findings(settings)
     optim = {"name": "muon", "lr": 1e-2}
     run = pretrain(settings("healthy", "mlm_small", discriminator=body, optim=optim))
     assert levels(read_run(run.path)) == {}
-    assert "discriminator AUC" not in measures_of(read_run(run.path))
+    assert Measure.DISCRIMINATOR_AUC not in examine_run(read_run(run.path)).measures
 
 
 def test_a_uniform_generator_and_no_validation_are_no_trouble(settings):
@@ -183,7 +184,7 @@ def test_letters_leave_the_generator_at_the_unigram_entropy_and_the_discriminato
     findings = found(letters)
     generator, discriminator = findings[problems.AT_UNIGRAM_ENTROPY.title], findings[problems.AT_BASE_RATE.title]
     assert generator.level == discriminator.level == "serious"
-    entropy = measures_of(letters)["unigram entropy (nats)"]
+    entropy = examine_run(letters).measures[Measure.UNIGRAM_ENTROPY]
     assert f"unigram entropy {entropy:.2f}" in generator.seen and "step 230" in generator.seen
     assert "single letters" in generator.means and "AUC" in discriminator.seen
     # unfinished, it would only be young
@@ -285,7 +286,7 @@ def test_training_that_becomes_slower(settings, monkeypatch):
         return float(objective.step + 5 * max(0, objective.step - 40))
 
     monkeypatch.setattr("electrakit.train.state.time", SimpleNamespace(monotonic=now))
-    findings = {one.title: one for one in examine_run(read_run(pretrain(config, objective).path))}
+    findings = {one.title: one for one in examine_run(read_run(pretrain(config, objective).path)).findings}
     assert findings[problems.SLOWER.title].level == "warning"
 
 
@@ -346,13 +347,17 @@ def test_what_is_no_run_of_its_own_is_refused_with_the_way_out(letters, healthy,
         ek.examine([tmp_path / "runs"])
 
 
+def slug(title: str) -> str:
+    """The anchor that GitHub and mkdocs give a heading."""
+    return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip())
+
+
 def test_every_finding_has_its_section_in_the_documentation():
     headings = {
         slug(line.lstrip("# ")) for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("## ")
     }
-    titles = [problem.title for problem in PROBLEMS] + [check.title for check in CORPUS_CHECKS]
-    titles.append("there is no validation split")
+    titles = [problem.title for problem in (*PROBLEMS, *CORPUS_CHECKS, NO_VALIDATION)]
     assert len(PROBLEMS) == 16 and len(set(titles)) == len(titles)
     assert {slug(title) for title in titles} <= headings
     for problem in PROBLEMS:
-        assert problem.means and problem.advice and problem.found("info", "").slug in headings
+        assert problem.means and problem.advice and slug(problem.found("info", "").title) in headings

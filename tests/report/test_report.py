@@ -24,11 +24,12 @@ from hypothesis import strategies as st
 
 import electrakit as ek
 from electrakit.cli.main import main
-from electrakit.common.plots import PALETTE
-from electrakit.doctor.run import examination_of
+from electrakit.common import plots
+from electrakit.doctor.findings import Measure
+from electrakit.doctor.run import examine_run
 from electrakit.report import curves, scores, tables
 from electrakit.report.curves import CHARTS
-from electrakit.report.figures import draw, glue_figure
+from electrakit.report.figures import draw_figures, glue_figure
 from electrakit.report.page import page, read
 from electrakit.report.report import fingerprints, names_of, png_folder
 from electrakit.runs.files import Environment, RunFiles, Status, number, read_run
@@ -257,11 +258,11 @@ def test_fewer_points_keep_the_ends_the_extremes_and_the_order(values, num_bucke
 @given(values=st.lists(st.floats(-100, 100) | st.just(math.nan), min_size=1, max_size=200), sigma=st.floats(0, 30))
 def test_smoothing_stays_between_the_extremes_and_keeps_gaps(values, sigma):
     numbers = np.array(values)
-    smooth = curves.smoothed(numbers, sigma)
+    smooth = plots.smoothed(numbers, sigma)
     assert (np.isnan(smooth) == np.isnan(numbers)).all()
     if np.isfinite(numbers).any():
         assert np.nanmin(smooth) >= np.nanmin(numbers) - 1e-6 and np.nanmax(smooth) <= np.nanmax(numbers) + 1e-6
-    assert curves.smoothed(np.full(50, 3.0), sigma) == pytest.approx(3.0)
+    assert plots.smoothed(np.full(50, 3.0), sigma) == pytest.approx(3.0)
 
 
 def test_a_million_steps_make_little_data_that_keeps_their_one_spike(tmp_path):
@@ -304,8 +305,8 @@ def contrast(one: str, two: str) -> float:
 def test_colours_can_be_seen_on_their_background_and_are_the_same_on_page_and_paper():
     colours = dict(re.findall(r"--(\w+): light-dark\((#\w+, #\w+)\)", read("report.css")))
     pairs = {name: value.split(", ") for name, value in colours.items()}
-    runs = [pairs[f"run{place}"] for place in range(len(PALETTE))]
-    assert [light for light, _ in runs] == list(PALETTE)
+    runs = [pairs[f"run{place}"] for place in range(len(plots.PALETTE))]
+    assert [light for light, _ in runs] == list(plots.PALETTE)
     for mode in (0, 1):
         assert all(contrast(run[mode], pairs["card"][mode]) >= 3 for run in runs)
         for name in ("ink", "soft", "accent", "serious", "warning", "info", "fine"):
@@ -366,7 +367,7 @@ def test_table_curves_and_doctor_compare_the_discriminator_with_the_same_guess(t
     put(path / "config.json", json.dumps(stored))
     run = read_run(path)
     assert curves.curves(run, 100)["base_rate"] == figure
-    doctors = examination_of(run).measures.get("entropy of the base rate (nats)", math.nan)
+    doctors = examine_run(run).measures.get(Measure.BASE_RATE_ENTROPY, math.nan)
     expected = {"replaced_rate": 0.3669, "sampled_acc": 0.6109, None: math.nan}[figure]  # of coins of .12 and .3
     assert [doctors, tables.base_rate_entropy(run)] == pytest.approx([expected] * 2, abs=1e-4, nan_ok=True)
 
@@ -450,7 +451,7 @@ def test_pictures_are_written_as_for_paper(run, tmp_path):
         assert (across, down, unit) == (11811, 11811, 1)  # a metre: 300 an inch
     write_glue(run)
     (png_folder(out) / "mine.png").write_bytes(b"my own")
-    draw({"$_^{": read_run(run), "_hidden": read_run(run)}, png_folder(out))
+    draw_figures({"$_^{": read_run(run), "_hidden": read_run(run)}, png_folder(out))
     names = {path.name for path in png_folder(out).iterdir()}
     assert names == {f"{name}.png" for name in expected | {"glue", "mine"}}
 
@@ -551,7 +552,7 @@ def test_live_follows_the_log_and_ends_with_the_run(tmp_path):
     code, said = live.end()
     data = seen(tmp_path / "report.html").data
     assert code == 0 and data["live"] is None and steps_of(data) == [20, 40, 60]
-    assert "40 of 1,000 steps (4%)" in said and not list(tmp_path.glob(".*"))
+    assert "40 of 1,000 steps (4 %)" in said and not list(tmp_path.glob(".*"))
 
 
 def test_live_says_once_that_a_run_has_fallen_silent(tmp_path, capsys, monkeypatch):

@@ -198,7 +198,7 @@ def visible_lines(docstring: str) -> Iterator[tuple[int, str]]:
 HAS_MARKUP = re.compile(r"[`*<\[|_\\$]|https?:|\s\s")
 ROLE = re.compile(r"(?::[a-zA-Z][\w:+.-]{0,40}|\b(?:attr|class|func|meth|mod|ref)):`([^`]{1,200})`(?:_\b)?")
 LITERAL = re.compile(r"``([^`]{1,200})``")
-REFERENCE = re.compile(r"`([^`]{1,200})`_{0,2}")
+CROSS_REFERENCE = re.compile(r"`([^`]{1,200})`_{0,2}")
 MARKDOWN_LINK = re.compile(r"!?\[([^\[\]]{1,200})\]\((?:https?:|[#./])?[^()\s]{0,300}\)")
 AUTO_LINK = re.compile(r"\[`([^`\[\]]{1,100})`\]")
 TARGET = re.compile(r"(?<=[^\s<])\s*<[^<>]*>$")
@@ -220,7 +220,7 @@ def without_markup(text: str) -> str:
         if "`" in text:
             text = AUTO_LINK.sub(lambda found: f"`{found[1].rpartition('.')[2]}`", text)
             text = ROLE.sub(role_text, text)
-            text = REFERENCE.sub(reference_text, LITERAL.sub(r"\1", text))
+            text = CROSS_REFERENCE.sub(reference_text, LITERAL.sub(r"\1", text))
         text = MARKDOWN_LINK.sub(r"\1", text)
         text = FOOTNOTE.sub(footnote_text, URL_IN_BRACKETS.sub("", text))
         text = HTML_TAG.sub("", EMPHASIS.sub(r"\2", text))

@@ -120,7 +120,7 @@ def cut_brackets(text: str, hidden: re.Pattern[str]) -> str:
             kind, first = opened[depth]
             del opened[depth:]
             body = "".join(fragments[first:])
-            fragments[first:] = ["" if kind == "[[" and hidden.match(body) else SHOWN[kind](body)]
+            fragments[first:] = ["" if kind == "[[" and hidden.match(body) else SHOW_AS_TEXT[kind](body)]
     for kind, first in opened:
         if kind != "[[" or any(PICTURE.match(fragment) for fragment in fragments[first : first + 1]):
             fragments[first - 1] = UNCLOSED + kind
@@ -155,7 +155,7 @@ def show_template(body: str) -> str:
     return f"{{{{{body}}}}}".replace("\n", " ") if name in TEMPLATES else ""
 
 
-SHOWN: dict[str, Callable[[str], str]] = {"[[": show_link, "{{": show_template, "{|": lambda body: "\n"}
+SHOW_AS_TEXT: dict[str, Callable[[str], str]] = {"[[": show_link, "{{": show_template, "{|": lambda body: "\n"}
 
 
 # -- paragraphs: the parser, for those that still need it ---------------------------------------------------------------

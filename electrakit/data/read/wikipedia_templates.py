@@ -81,7 +81,7 @@ def around(before: str, after: str = "") -> Callable[[Arguments], str]:
     return lambda given: f"{before}{given[1]}{after}"
 
 
-def last(given: Arguments) -> str:
+def last_argument(given: Arguments) -> str:
     return "".join(given.unnamed[-1:])
 
 
@@ -106,7 +106,7 @@ TEMPLATES: dict[str, Callable[[Arguments], str]] = {
         "mvar|var|nihongo|nihongo2|nihongo3|gaps|underline|u|lsj|nastaliq|unicode|hebrew|polytonic|okina text|as written|"
         "proper name|noitalic|ship name|italics correction|nuclide|ety|gloss|bibleverse": argument(1),
         "lang|script|font color|color|wikt-lang|resize": argument(2),
-        "transl|transliteration": last,
+        "transl|transliteration": last_argument,
         "chem|chem2|e notation": joined,
         "circa|c.|ca.": around("c. "),
         "floruit|fl.": around("fl. "),
