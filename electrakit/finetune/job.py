@@ -28,7 +28,7 @@ from electrakit.finetune.tokens.squad import read_squad
 from electrakit.finetune.tokens.tags import encode_tags, read_chunks
 from electrakit.finetune.tokens.tasks import TOKEN_TASKS, find_token_file
 from electrakit.finetune.tokens.windows import encode_squad
-from electrakit.finetune.user_tables import examples_of, read_table
+from electrakit.finetune.user_tables import examples_of, read_user_table
 
 TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model")
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
@@ -68,7 +68,7 @@ class TaskData:
     def read(self, name: str) -> Any:
         """Sentences and labels, questions and texts, or words and tags: by the kind of the task."""
         if self.location is None:
-            return examples_of(read_table(Path(dict(self.files)[name])), self.task, needs_labels=name != "test")
+            return examples_of(read_user_table(Path(dict(self.files)[name])), self.task, needs_labels=name != "test")
         if self.task.kind != "sentences":
             return TOKEN_READERS[self.task.kind](self.location, self.task, self.task.split(name))
         return read_split(self.location, self.task, self.task.split(name))

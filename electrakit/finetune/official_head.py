@@ -57,9 +57,7 @@ def settings_for(model_type: str) -> dict[str, Any]:
 @torch.no_grad()
 def write_head(model: Any, weight: Tensor, bias: Tensor, scale: float = 1.0) -> bool:
     """Fill the model's classifier so that its logits are `(weight @ [CLS] + bias) * scale`; False if that is not possible."""
-    layers = CLASSIFIER_LAYERS.get(model.config.model_type)
-    if layers is None:
-        return False
+    layers = CLASSIFIER_LAYERS[model.config.model_type]
     dense, out = model.get_submodule(layers.dense), model.get_submodule(layers.out)
     (num_units, num_inputs), num_labels = dense.weight.shape, len(weight)
     num_wanted = (4 if layers.method == "norm" else 2) * num_labels

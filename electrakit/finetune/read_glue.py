@@ -1,5 +1,6 @@
 """Reads the sentences and labels of GLUE, from the official TSV files or the layout of the Hugging Face datasets."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,14 +51,14 @@ class ExamplesBuilder:
         """The rows of a split of GLUE, with a warning if they are not those of the released file."""
         if not self.texts[0]:
             raise UserError(f"{source} has no rows")
-        warnings = rows_warning(self.task, split, len(self.texts[0]), "rows")
+        warnings = rows_warning(self.task, split, len(self.texts[0]))
         return self.examples(warnings + problem_warnings(f"{self.task.title} {split.name}", self.counts))
 
     def examples(self, warnings: tuple[str, ...]) -> Examples:
         return Examples(self.texts[0], self.texts[1] if len(self.texts) > 1 else None, self.labels, warnings)
 
 
-def rows_warning(task: Task, split: Split, num_rows: int, what: str) -> tuple[str, ...]:
+def rows_warning(task: Task, split: Split, num_rows: int, what: str = "rows") -> tuple[str, ...]:
     """A warning if a file is not as long as the released one."""
     if num_rows == split.num_rows:
         return ()
@@ -88,7 +89,7 @@ def finite_number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if abs(number) < float("inf") else None
+    return number if math.isfinite(number) else None
 
 
 def read_split(data: str, task: Task, split: Split) -> Examples:
@@ -161,7 +162,9 @@ def read_tsv(path: Path, task: Task, split: Split) -> Examples:
     wanted = (*task.columns, task.label) if split.has_labels else task.columns
     lines = tsv_lines(path, builder.counts)
     header = split.header or tuple(next(lines, (1, wanted))[1])
-    places = column_places(header, wanted, path)
+    if missing := [name for name in wanted if name not in header]:
+        raise UserError(f"{path} has no column {missing[0]!r}; its first line has {', '.join(map(repr, header))}")
+    places = [header.index(name) for name in wanted]
     mrpc_dev = mrpc_dev_pairs(path) if path.name == RELEASED_MRPC else None
     for number, fields in lines:
         if number == 1 and tuple(fields[: len(header)]) == header:
@@ -179,13 +182,6 @@ def read_tsv(path: Path, task: Task, split: Split) -> Examples:
         values = [fields[place] for place in places]
         builder.add(values[: len(task.columns)], values[-1], f"{path} line {number}")
     return builder.finish(str(path), split)
-
-
-def column_places(header: tuple[str, ...], wanted: tuple[str, ...], path: Path) -> list[int]:
-    missing = [name for name in wanted if name not in header]
-    if missing:
-        raise UserError(f"{path} has no column {missing[0]!r}; its first line has {', '.join(map(repr, header))}")
-    return [header.index(name) for name in wanted]
 
 
 def mrpc_dev_pairs(path: Path) -> set[tuple[str, ...]]:

@@ -14,8 +14,8 @@ HUB_NAME = "nyu-mll/glue"
 
 def read_hf(name: str, task: Task, split: Split) -> Examples:
     """The rows of a split of `hf:name`."""
-    source = f"hf:{name} {hf_name(task, split)} {split.hf}"
-    dataset = load(name, hf_name(task, split), split.folders or task.folders)
+    source = f"hf:{name} {variant_of(task, split)} {split.hf}"
+    dataset = load(name, variant_of(task, split), split.folders or task.folders)
     if split.hf not in dataset:
         raise UserError(f"{source}: there is no split {split.hf!r} but {', '.join(map(repr, dataset))}")
     rows = dataset[split.hf]
@@ -42,15 +42,16 @@ def spelled_labels(task: Task, rows: Any) -> list[str]:
 
 def has_hf(name: str, task: Task, split: Split) -> bool:
     if not Path(name).is_dir():
-        require_reachable(hub_name(name))  # that nothing can be read at all is no answer
+        reachable(name)  # that nothing can be read at all is no answer
     try:
-        return split.hf in load(name, hf_name(task, split), split.folders or task.folders)
+        return split.hf in load(name, variant_of(task, split), split.folders or task.folders)
     except UserError:
         return False
 
 
-def hf_name(task: Task, split: Split) -> str:
-    return split.name if split.folders else task.hf_name or task.name
+def variant_of(task: Task, split: Split) -> str:
+    """The name of a task in the dataset; the diagnostic set is a task of its own."""
+    return split.name if split.folders else task.name
 
 
 def import_datasets(name: str) -> Any:
@@ -61,22 +62,21 @@ def import_datasets(name: str) -> Any:
     return datasets
 
 
-def hub_name(name: str) -> str:
-    return HUB_NAME if name == "glue" else name
-
-
 @lru_cache(maxsize=4)
-def require_reachable(name: str) -> None:
+def reachable(name: str) -> str:
+    """The full name of a dataset on the hub, if that can be reached or the dataset is cached."""
+    name = HUB_NAME if name == "glue" else name
     is_cached = (Path(import_datasets(name).config.HF_DATASETS_CACHE) / name.replace("/", "___")).is_dir()
     if not is_cached and (problem := hub_problem(name, "dataset")):
         raise UserError(
             f"hf:{name} is no folder here, and the Hugging Face hub does not give it ({problem}); check its name and the network"
         )
+    return name
 
 
 def files_of(name: str, task: Task) -> list[Path]:
     """The files of a task in a folder."""
-    folder = find_folder(Path(name), (task.hf_name or task.name, *task.folders))
+    folder = find_folder(Path(name), task.folders)
     return sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
 
 
@@ -85,7 +85,7 @@ def load(name: str, variant: str, folders: tuple[str, ...]) -> Any:
     """All splits of a task."""
     datasets = import_datasets(name)
     if Path(name).is_dir():
-        folder = find_folder(Path(name), (variant, *folders))
+        folder = find_folder(Path(name), folders)
         if folder is None:
             raise UserError(f"hf:{name} has no folder {variant!r}")
         if (folder / "dataset_dict.json").exists():
@@ -99,10 +99,10 @@ def load(name: str, variant: str, folders: tuple[str, ...]) -> Any:
             split: datasets.Dataset.from_parquet(paths, keep_in_memory=True)  # nothing of it is left in a cache
             for split, paths in files.items()
         }
-    require_reachable(hub_name(name))
+    hub_name = reachable(name)
     try:
-        return datasets.load_dataset(hub_name(name), variant)
+        return datasets.load_dataset(hub_name, variant)
     except Exception as error:  # its own errors have no common class
         raise UserError(
-            f"cannot load the dataset {hub_name(name)!r} ({variant}): {one_line(error)}; check its name and the network, or name a folder"
+            f"cannot load the dataset {hub_name!r} ({variant}): {one_line(error)}; check its name and the network, or name a folder"
         ) from None

@@ -78,8 +78,6 @@ class Task:
     """WNLI is left out of averages, as in all papers since BERT."""
     skips_broken_rows: bool = False
     """Rows with too few columns are left out, as is usual: the released files have some."""
-    hf_name: str = ""
-    """Its name in the Hugging Face layout, if not `name`."""
     hf_columns: tuple[str, ...] = ()
     hf_labels: tuple[str, ...] = ()
     """Our labels in the order of its numbers there, if not our order."""
@@ -106,7 +104,6 @@ class Task:
 
 
 def usual_splits(train: int, dev: int, test: int, submission: str, header: tuple[str, ...] = ()) -> tuple[Split, ...]:
-    """The three usual splits."""
     return (
         Split("train", ("train.tsv",), train, "train", header=header),
         Split("dev", ("dev.tsv",), dev, "validation", header=header),

@@ -126,7 +126,7 @@ def tag_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
     return losses.sum(-1) * len(targets) / num_words
 
 
-def score_tags(task: Task, rows: dict[str, Any], logits: dict[str, np.ndarray]) -> EvaluationResult:
+def score_tags(task: Task, rows: dict[str, EncodedSentences], logits: dict[str, np.ndarray]) -> EvaluationResult:
     """Chunk F1, and a file of words, tags and predicted tags that conlleval takes."""
     evaluation = EvaluationResult()
     for name, sentences in rows.items():
