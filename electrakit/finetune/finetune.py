@@ -18,9 +18,8 @@ from electrakit.finetune.results import FinetuneResult, ScoresBySplit, require_n
 from electrakit.finetune.results_page import task_page
 from electrakit.finetune.run_jobs import JobPool, Keep, best_job, remove_models
 from electrakit.finetune.submission import prediction_lines
-from electrakit.finetune.tasks import Task, find_task
+from electrakit.finetune.tasks import TOKEN_TASKS, Task, find_task
 from electrakit.finetune.tokens.tags import with_labels
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS
 from electrakit.finetune.user_tables import read_user_table, recognise_task
 
 

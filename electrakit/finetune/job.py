@@ -23,10 +23,9 @@ from electrakit.finetune.encode import EncodedRows, encode
 from electrakit.finetune.read_glue import find_file, has_split, read_split
 from electrakit.finetune.read_hf import files_of
 from electrakit.finetune.results import REQUIRED, JobResult
-from electrakit.finetune.tasks import TASKS, Split, Task
+from electrakit.finetune.tasks import TASKS, TOKEN_TASKS, Split, Task
 from electrakit.finetune.tokens.squad import read_squad
 from electrakit.finetune.tokens.tags import encode_tags, read_chunks
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS, find_token_file
 from electrakit.finetune.tokens.windows import encode_squad
 from electrakit.finetune.user_tables import examples_of, read_user_table
 
@@ -60,10 +59,7 @@ class TaskData:
 
     def _path(self, name: str) -> Path | None:
         assert self.location is not None
-        split = self.task.split(name)
-        if self.task.kind != "sentences":
-            return find_token_file(self.location, self.task, split)
-        return find_file(Path(self.location), self.task, split)
+        return find_file(self.location, self.task, self.task.split(name))
 
     def read(self, name: str) -> Any:
         """Sentences and labels, questions and texts, or words and tags: by the kind of the task."""

@@ -11,11 +11,10 @@ from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.progress import console
 from electrakit.config.finetune import FinetuneSettings
-from electrakit.finetune.tasks import Task
+from electrakit.finetune.tasks import TOKEN_TASKS, Task
 from electrakit.finetune.tokens.spans import answers_of, as_json, best_texts, ranked
 from electrakit.finetune.tokens.squad import read_unlabelled
 from electrakit.finetune.tokens.tags import OUTSIDE, TagExamples, encode_tags, sentence_lines, tags_of
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.windows import encode_squad
 from electrakit.finetune.user_tables import examples_of, read_user_table
 

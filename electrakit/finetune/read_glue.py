@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from electrakit.common.errors import UserError
@@ -16,6 +16,9 @@ ROW_PROBLEMS = {
     "empty": "have an empty sentence",
     "undecodable": "are not quite UTF-8",
 }
+
+Row = tuple[str, Sequence[str]]
+"""File and line, for errors; and the fields: the texts and, if there is one, the label."""
 
 
 @dataclass(frozen=True)
@@ -31,34 +34,20 @@ class Examples:
         return len(self.first)
 
 
-class ExamplesBuilder:
-    """Collects the rows of a split and counts their problems."""
-
-    def __init__(self, task: Task, has_labels: bool) -> None:
-        self.task = task
-        self.texts: tuple[list[str], ...] = tuple([] for _ in task.columns)
-        self.labels: list[float] | None = [] if has_labels else None
-        self.counts: Counter[str] = Counter()
-
-    def add(self, texts: list[str], label: str, where: str) -> None:
-        for column, text in zip(self.texts, texts, strict=True):
-            column.append(text)
-        self.counts["empty"] += not all(text.strip() for text in texts)
-        if self.labels is not None:
-            self.labels.append(label_number(self.task, label, where))
-
-    def finish(self, source: str, split: Split) -> Examples:
-        """The rows of a split of GLUE, with a warning if they are not those of the released file."""
-        if not self.texts[0]:
-            raise UserError(f"{source} has no rows")
-        warnings = rows_warning(self.task, split, len(self.texts[0]))
-        return self.examples(warnings + problem_warnings(f"{self.task.title} {split.name}", self.counts))
-
-    def examples(self, warnings: tuple[str, ...]) -> Examples:
-        return Examples(self.texts[0], self.texts[1] if len(self.texts) > 1 else None, self.labels, warnings)
+def make_examples(task: Task, rows: Iterable[Row], has_labels: bool, counts: Counter[str]) -> Examples:
+    """Rows that are incomplete are added to `counts`."""
+    first, second, labels = [], [], []
+    for where, fields in rows:
+        texts = fields[: len(task.columns)]
+        first.append(texts[0])
+        second.append(texts[-1])
+        counts["empty"] += not all(text.strip() for text in texts)
+        if has_labels:
+            labels.append(label_number(task, fields[-1], where))
+    return Examples(first, second if len(task.columns) > 1 else None, labels if has_labels else None)
 
 
-def rows_warning(task: Task, split: Split, num_rows: int, what: str = "rows") -> tuple[str, ...]:
+def rows_warning(task: Task, split: Split, num_rows: int, what: str) -> tuple[str, ...]:
     """A warning if a file is not as long as the released one."""
     if num_rows == split.num_rows:
         return ()
@@ -94,16 +83,19 @@ def finite_number(text: str) -> float | None:
 
 def read_split(data: str, task: Task, split: Split) -> Examples:
     """The rows of a split. `data`: the folder of all tasks, or `hf:PATH_OR_NAME`."""
+    counts: Counter[str] = Counter()
     if data.startswith("hf:"):
         from electrakit.finetune.read_hf import read_hf
 
-        return read_hf(data[3:], task, split)
-    path = find_file(Path(data), task, split)
-    if path is None:
-        names = " or ".join(split.files)
-        folder = find_folder(Path(data), split.folders or task.folders) or Path(data) / task.title
-        raise UserError(f"{task.title} has no {names} in {folder}; electra glue --download {data} fetches GLUE")
-    return read_tsv(path, task, split)
+        source, rows = read_hf(data[3:], task, split)
+    else:
+        path = require_file(data, task, split)
+        source, rows = str(path), read_tsv(path, task, split, counts)
+    examples = make_examples(task, rows, split.has_labels, counts)
+    if not len(examples):
+        raise UserError(f"{source} has no rows")
+    warnings = rows_warning(task, split, len(examples), "rows")
+    return replace(examples, warnings=warnings + problem_warnings(f"{task.title} {split.name}", counts))
 
 
 def has_split(data: str, task: Task, split: Split) -> bool:
@@ -111,7 +103,7 @@ def has_split(data: str, task: Task, split: Split) -> bool:
         from electrakit.finetune.read_hf import has_hf
 
         return has_hf(data[3:], task, split)
-    return find_file(Path(data), task, split) is not None
+    return find_file(data, task, split) is not None
 
 
 def find_folder(data: Path, names: tuple[str, ...]) -> Path | None:
@@ -128,10 +120,31 @@ def folders_named(data: Path, names: tuple[str, ...]) -> list[Path]:
     return [folder for folder in sorted(data.iterdir()) if folder.is_dir() and plain(folder.name) in wanted]
 
 
-def find_file(data: Path, task: Task, split: Split) -> Path | None:
-    folder = find_folder(data, split.folders or task.folders)
-    paths = [folder / name for name in split.files] if folder else []
-    return next((path for path in paths if path.exists()), None)
+def find_file(data: str, task: Task, split: Split) -> Path | None:
+    """The first of a split's files that is there: in the task's folder, for tasks that predict tokens in `data` itself, too."""
+    folder, first = Path(data), task.splits[0].files[0]
+    if task.kind == "sentences":
+        found = find_folder(folder, split.folders or task.folders)
+        places = [found] if found else []
+    elif data.startswith("hf:"):
+        raise UserError(f"--data {data}: {task.title} is read from its files; name the folder of {first}")
+    elif not folder.is_dir():
+        raise UserError(f"the data folder {folder} does not exist; it should hold {first}")
+    else:
+        places = [folder, *folders_named(folder, task.folders)]
+    paths = [place / name for name in split.files for place in places]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def require_file(data: str, task: Task, split: Split) -> Path:
+    path = find_file(data, task, split)
+    if path is not None:
+        return path
+    where, way_out = data, ""
+    if task.kind == "sentences":
+        where = str(find_folder(Path(data), split.folders or task.folders) or Path(data) / task.title)
+        way_out = f"; electra glue --download {data} fetches GLUE"
+    raise UserError(f"{task.title} has no {' or '.join(split.files)} in {where}{way_out}")
 
 
 def text_lines(path: Path, counts: Counter[str]) -> Iterator[str]:
@@ -156,11 +169,10 @@ def tsv_lines(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[str]
             yield number, line.split("\t")
 
 
-def read_tsv(path: Path, task: Task, split: Split) -> Examples:
+def read_tsv(path: Path, task: Task, split: Split, counts: Counter[str]) -> Iterator[Row]:
     """The rows of an official file."""
-    builder = ExamplesBuilder(task, split.has_labels)
     wanted = (*task.columns, task.label) if split.has_labels else task.columns
-    lines = tsv_lines(path, builder.counts)
+    lines = tsv_lines(path, counts)
     header = split.header or tuple(next(lines, (1, wanted))[1])
     if missing := [name for name in wanted if name not in header]:
         raise UserError(f"{path} has no column {missing[0]!r}; its first line has {', '.join(map(repr, header))}")
@@ -172,16 +184,14 @@ def read_tsv(path: Path, task: Task, split: Split) -> Examples:
         if len(fields) <= max(places):
             # Test rows are not skipped: each has its place in the submission.
             if task.skips_broken_rows and split.has_labels:
-                builder.counts["broken"] += 1
+                counts["broken"] += 1
                 continue
             raise UserError(
                 f"{path} line {number} has {len(fields)} columns, needed are {max(places) + 1}; mend or remove the line"
             )
         if mrpc_dev is not None and (tuple(fields[1:3]) in mrpc_dev) != (split.name == "dev"):
             continue
-        values = [fields[place] for place in places]
-        builder.add(values[: len(task.columns)], values[-1], f"{path} line {number}")
-    return builder.finish(str(path), split)
+        yield f"{path} line {number}", [fields[place] for place in places]
 
 
 def mrpc_dev_pairs(path: Path) -> set[tuple[str, ...]]:

@@ -1,19 +1,20 @@
 """Reads GLUE in the Hugging Face layout: a folder of parquet files or saved datasets, or a dataset of the hub."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from electrakit.common.errors import UserError, one_line
 from electrakit.common.safe_load import hub_problem
-from electrakit.finetune.read_glue import Examples, ExamplesBuilder, find_folder
+from electrakit.finetune.read_glue import Row, find_folder
 from electrakit.finetune.tasks import Split, Task
 
 HUB_NAME = "nyu-mll/glue"
 
 
-def read_hf(name: str, task: Task, split: Split) -> Examples:
-    """The rows of a split of `hf:name`."""
+def read_hf(name: str, task: Task, split: Split) -> tuple[str, Iterator[Row]]:
+    """What a split of `hf:name` is called in errors, and its rows."""
     source = f"hf:{name} {variant_of(task, split)} {split.hf}"
     dataset = load(name, variant_of(task, split), split.folders or task.folders)
     if split.hf not in dataset:
@@ -23,12 +24,10 @@ def read_hf(name: str, task: Task, split: Split) -> Examples:
     for column in (*columns, *(["label"] if split.has_labels else [])):
         if column not in rows.column_names:
             raise UserError(f"{source} has no column {column!r} but {', '.join(map(repr, rows.column_names))}")
-    builder = ExamplesBuilder(task, split.has_labels)
-    texts = [list(rows[column]) for column in columns]  # by column: row by row takes minutes
-    labels = spelled_labels(task, rows) if split.has_labels else [""] * len(rows)
-    for number, (label, *values) in enumerate(zip(labels, *texts, strict=True), 1):
-        builder.add([str(value or "") for value in values], label, f"{source} row {number}")
-    return builder.finish(source, split)
+    fields = [[str(text or "") for text in rows[column]] for column in columns]  # by column: row by row takes minutes
+    if split.has_labels:
+        fields.append(spelled_labels(task, rows))
+    return source, ((f"{source} row {number}", row) for number, row in enumerate(zip(*fields, strict=True), 1))
 
 
 def spelled_labels(task: Task, rows: Any) -> list[str]:

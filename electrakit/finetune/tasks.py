@@ -1,8 +1,8 @@
-"""The tasks of GLUE: the files and columns of each, and how it is trained, scored and submitted."""
+"""The tasks of GLUE, and those that predict tokens: the files and columns of each, and how it is trained, scored and submitted."""
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from electrakit.common.errors import UserError
@@ -263,6 +263,51 @@ _TASKS = (
 )
 TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
 AVERAGED = tuple(task.name for task in _TASKS if task.is_averaged)
+
+SQUAD = Task(
+    "squad",
+    "SQuAD 1.1",
+    ("squad", "squad1", "squadv1", "squad11"),
+    ("question", "context"),
+    (
+        Split("train", ("train-v1.1.json", "train.json"), 87_599, "train"),
+        Split("dev", ("dev-v1.1.json", "dev.json"), 10_570, "validation"),
+    ),
+    label="answer",
+    labels=None,
+    metrics=("f1", "exact"),
+    epochs=2,
+    kind="spans",
+    length=512,
+)
+SQUAD2 = replace(
+    SQUAD,
+    name="squad2",
+    title="SQuAD 2.0",
+    folders=("squad2", "squadv2", "squad20", "squad"),
+    splits=(
+        Split("train", ("train-v2.0.json", "train.json"), 130_319, "train"),
+        Split("dev", ("dev-v2.0.json", "dev.json"), 11_873, "validation"),
+    ),
+    metrics=("best_f1", "best_exact", "f1", "exact"),
+    may_be_unanswerable=True,
+)
+CHUNKING = Task(
+    "chunking",
+    "Chunking",
+    ("chunking", "chunk", "conll2000"),
+    ("words",),
+    (
+        Split("train", ("train.txt",), 8_936, "train"),
+        Split("dev", ("dev.txt", "test.txt"), 2_012, "validation"),
+        Split("test", ("test.txt",), 2_012, "test", submission="test.txt"),
+    ),
+    label="chunk",
+    labels=(),  # read from the files
+    metrics=("f1", "precision", "recall", "accuracy"),
+    kind="tags",
+)
+TOKEN_TASKS: dict[str, Task] = {task.name: task for task in (SQUAD, SQUAD2, CHUNKING)}
 
 
 def plain(name: str) -> str:

@@ -13,9 +13,9 @@ from electrakit.common.errors import UserError
 from electrakit.config.finetune import LabelKind
 from electrakit.finetune.read_glue import (
     Examples,
-    ExamplesBuilder,
     finite_number,
     label_number,
+    make_examples,
     problem_warnings,
     text_lines,
     tsv_lines,
@@ -165,8 +165,9 @@ def field_of(where: str, row: dict[str, str], column: str) -> str:
 def examples_of(table: UserTable, task: Task, needs_labels: bool = True) -> Examples:
     """The rows of a user's file. A test file may lack labels, or the values in their column."""
     has_labels = task.label != "" and any(row.get(task.label, "").strip() for _, row in table.rows)
-    builder = ExamplesBuilder(task, needs_labels or has_labels)
-    for where, row in table.rows:
-        texts = [field_of(where, row, column) for column in task.columns]
-        builder.add(texts, "" if builder.labels is None else field_of(where, row, task.label), where)
-    return builder.examples(table.warnings + problem_warnings(table.path.name, builder.counts))
+    has_labels = has_labels or needs_labels
+    columns = (*task.columns, task.label) if has_labels else task.columns
+    rows = ((where, [field_of(where, row, column) for column in columns]) for where, row in table.rows)
+    counts: Counter[str] = Counter()
+    examples = make_examples(task, rows, has_labels, counts)
+    return replace(examples, warnings=table.warnings + problem_warnings(table.path.name, counts))

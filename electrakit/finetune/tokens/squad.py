@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from electrakit.common.errors import UserError
-from electrakit.finetune.read_glue import rows_warning
+from electrakit.finetune.read_glue import require_file, rows_warning
 from electrakit.finetune.tasks import Split, Task
-from electrakit.finetune.tokens.tasks import require_file
 from electrakit.finetune.user_tables import field_of, read_user_table
 
 JSON_TYPES = {str: "text", int: "number", list: "list"}

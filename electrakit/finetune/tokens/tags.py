@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
 from electrakit.finetune.encode import EncodedRows, starts_of
-from electrakit.finetune.read_glue import problem_warnings, rows_warning, tsv_lines
+from electrakit.finetune.read_glue import problem_warnings, require_file, rows_warning, tsv_lines
 from electrakit.finetune.results import EvaluationResult
 from electrakit.finetune.tasks import Split, Task
-from electrakit.finetune.tokens.tasks import require_file
 from electrakit.finetune.tokens.windows import frame_of, tokens_of
 
 NO_TAG = -100  # the label of tokens that are not the first of a word

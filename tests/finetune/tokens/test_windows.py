@@ -9,10 +9,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from electrakit.common.errors import UserError
+from electrakit.finetune.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.spans import answers_of
 from electrakit.finetune.tokens.squad import SquadExamples, SquadQuestion, read_squad
 from electrakit.finetune.tokens.tags import TagExamples, encode_tags
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.windows import encode_squad, most_context, span_of, windows_of
 from tests.helpers.tiny_glue import WORDS, write_tokenizer
 from tests.helpers.tiny_tokens import write_squad
