@@ -86,7 +86,8 @@ class Classifier(ModelWithHead):
 
     def write_head(self, scale: float) -> None:
         if self.head == "official":
-            assert write_head(self.model, self.output.weight, self.output.bias, scale)
+            is_written = write_head(self.model, self.output.weight, self.output.bias, scale)
+            assert is_written  # `can_hold` has tried it
         elif scale != 1.0:
             last = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)][-1]
             last.weight.mul_(scale)
@@ -104,7 +105,7 @@ def glorot_linear(num_inputs: int, num_outputs: int) -> nn.Linear:
 def load_classifier(
     place: str, task: Task, head: ClassifierHead = "official", dropout: float = 0.1
 ) -> tuple[Classifier, list[str]]:
-    """The encoder of a folder or of the hub with a new head, and messages about it."""
+    """The encoder of a folder or of the hub with a new head, and warnings about it."""
     import transformers
 
     config = load_config(place)
@@ -116,7 +117,7 @@ def load_classifier(
         problem_type="single_label_classification" if task.labels else "regression",
         **(settings_for(config.model_type) if head == "official" else {}),
     )
-    if head == "official" and not can_hold(model, model.config.num_labels):
+    if head == "official" and not can_hold(model):
         note = f"transformers' {config.model_type} classifier cannot hold the official head: its own is used"
         return load_classifier(place, task, "transformers", dropout)[0], [note]
     if head == "transformers" and has_head_of_another_task(config):
@@ -128,9 +129,8 @@ def open_classifier(place: str) -> Classifier:
     """A fine-tuned classifier, made by electrakit or by any other tool."""
     import transformers
 
-    return Classifier(
-        load_model(place, transformers.AutoModelForSequenceClassification, "classifier"), "transformers"
-    ).eval()
+    model = load_model(place, transformers.AutoModelForSequenceClassification, "classifier")
+    return Classifier(model, "transformers").eval()
 
 
 def load_config(place: str) -> Any:
@@ -181,10 +181,11 @@ def reset_head(model: Any) -> None:
 
 
 @torch.no_grad()
-def can_hold(model: Any, num_labels: int) -> bool:
+def can_hold(model: Any) -> bool:
     """Whether the classifier of transformers can be filled with a linear layer: tried on a row of ids."""
     if model.config.model_type not in CLASSIFIER_LAYERS:
         return False
+    num_labels = model.config.num_labels
     weight = torch.linspace(-1, 1, num_labels * model.config.hidden_size).view(num_labels, -1)
     ids = torch.arange(8)[None] % model.config.vocab_size
     before = {name: value.clone() for name, value in model.state_dict().items() if "encoder" not in name}

@@ -35,7 +35,7 @@ class Examples:
 
 
 def make_examples(task: Task, rows: Iterable[Row], has_labels: bool, counts: Counter[str]) -> Examples:
-    """Rows that are incomplete are added to `counts`."""
+    """Collect the rows of a split. Those with an empty text are added to `counts`."""
     first, second, labels = [], [], []
     for where, fields in rows:
         texts = fields[: len(task.columns)]
