@@ -109,7 +109,7 @@ def load_classifier(
     import transformers
 
     config = load_config(place)
-    model = load_model(
+    model = load_pretrained(
         place,
         transformers.AutoModelForSequenceClassification,
         "classifier",
@@ -129,7 +129,7 @@ def open_classifier(place: str) -> Classifier:
     """A fine-tuned classifier, made by electrakit or by any other tool."""
     import transformers
 
-    model = load_model(place, transformers.AutoModelForSequenceClassification, "classifier")
+    model = load_pretrained(place, transformers.AutoModelForSequenceClassification, "classifier")
     return Classifier(model, "transformers").eval()
 
 
@@ -141,7 +141,7 @@ def load_config(place: str) -> Any:
         return transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
 
 
-def load_model(place: str, auto_class: Any, what: str, new_labels: tuple[str, ...] = (), **settings: Any) -> Any:
+def load_pretrained(place: str, auto_class: Any, what: str, new_labels: tuple[str, ...] = (), **settings: Any) -> Any:
     """The model of a folder or of the hub as `what` of its family, in fp32. With `new_labels` it gets a head for these."""
     config = load_config(place)
     if type(config) not in auto_class._model_mapping:

@@ -161,12 +161,12 @@ def write_predictions(job: FinetuneJob, out: Path) -> ScoresBySplit:
     """Write the test predictions; return their scores if the file has labels."""
     from safetensors.numpy import load_file
 
-    from electrakit.finetune.train_job import SCORERS, predictions_of
+    from electrakit.finetune.train_job import SCORE_FUNCTIONS, predictions_of
 
     task, found = job.task, load_file(job.test_path)
     if task.kind != "sentences":
         rows = {name: load_rows(job.data, name, job.model, job.settings.length)[0] for name in found}
-        evaluation = SCORERS[task.kind](task, rows, found)
+        evaluation = SCORE_FUNCTIONS[task.kind](task, rows, found)
         for name, content in evaluation.files.items():
             atomic_write(out / name, content.encode())
         return evaluation.scores

@@ -21,7 +21,7 @@ from electrakit.config.finetune import (
 )
 from electrakit.finetune.encode import EncodedRows, encode
 from electrakit.finetune.read_glue import find_file, has_split, read_split
-from electrakit.finetune.read_hf import files_of
+from electrakit.finetune.read_hf import hf_files
 from electrakit.finetune.results import REQUIRED, JobResult
 from electrakit.finetune.tasks import TASKS, TOKEN_TASKS, Split, Task
 from electrakit.finetune.tokens.squad import read_squad
@@ -75,7 +75,7 @@ class TaskData:
             return hash_files(Path(path) for name, path in self.files if (name == "test") == (kind == "test"))
         if self.location.startswith("hf:") and self.task.kind == "sentences":
             name = self.location.removeprefix("hf:")
-            return hash_files(files_of(name, self.task)) if Path(name).is_dir() else self.location
+            return hash_files(hf_files(name, self.task)) if Path(name).is_dir() else self.location
         names = self.task.names_of("test") if kind == "test" else ("train", *self.task.names_of("dev"))
         paths = [self._path(name) for name in names]
         return hash_files(path for path in paths if path is not None)

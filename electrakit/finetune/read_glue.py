@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from electrakit.common.errors import UserError
-from electrakit.finetune.tasks import Split, Task, plain
+from electrakit.finetune.tasks import Split, Task, plain_name
 
 RELEASED_MRPC = "msr_paraphrase_train.txt"
 MRPC_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
@@ -17,7 +17,7 @@ ROW_PROBLEMS = {
     "undecodable": "are not quite UTF-8",
 }
 
-Row = tuple[str, Sequence[str]]
+TextRow = tuple[str, Sequence[str]]
 """File and line, for errors; and the fields: the texts and, if there is one, the label."""
 
 
@@ -34,7 +34,7 @@ class Examples:
         return len(self.first)
 
 
-def make_examples(task: Task, rows: Iterable[Row], has_labels: bool, counts: Counter[str]) -> Examples:
+def make_examples(task: Task, rows: Iterable[TextRow], has_labels: bool, counts: Counter[str]) -> Examples:
     """Collect the rows of a split. Those with an empty text are added to `counts`."""
     first, second, labels = [], [], []
     for where, fields in rows:
@@ -110,14 +110,14 @@ def find_folder(data: Path, names: tuple[str, ...]) -> Path | None:
     """The folder of a task, in any spelling; `data` may be that folder itself."""
     if not data.is_dir():
         raise UserError(f"the data folder {data} does not exist; electra glue --download {data} fetches GLUE")
-    is_the_task = plain(data.resolve().name) in {plain(name) for name in names}
+    is_the_task = plain_name(data.resolve().name) in {plain_name(name) for name in names}
     return next(iter(folders_named(data, names)), data if is_the_task else None)
 
 
 def folders_named(data: Path, names: tuple[str, ...]) -> list[Path]:
     """The folders in `data` that have one of these names, in any spelling."""
-    wanted = {plain(name) for name in names}
-    return [folder for folder in sorted(data.iterdir()) if folder.is_dir() and plain(folder.name) in wanted]
+    wanted = {plain_name(name) for name in names}
+    return [folder for folder in sorted(data.iterdir()) if folder.is_dir() and plain_name(folder.name) in wanted]
 
 
 def find_file(data: str, task: Task, split: Split) -> Path | None:
@@ -169,7 +169,7 @@ def tsv_lines(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[str]
             yield number, line.split("\t")
 
 
-def read_tsv(path: Path, task: Task, split: Split, counts: Counter[str]) -> Iterator[Row]:
+def read_tsv(path: Path, task: Task, split: Split, counts: Counter[str]) -> Iterator[TextRow]:
     """The rows of an official file."""
     wanted = (*task.columns, task.label) if split.has_labels else task.columns
     lines = tsv_lines(path, counts)

@@ -7,16 +7,16 @@ from typing import Any
 
 from electrakit.common.errors import UserError, one_line
 from electrakit.common.safe_load import hub_problem
-from electrakit.finetune.read_glue import Row, find_folder
+from electrakit.finetune.read_glue import TextRow, find_folder
 from electrakit.finetune.tasks import Split, Task
 
-HUB_NAME = "nyu-mll/glue"
+GLUE_ON_HUB = "nyu-mll/glue"
 
 
-def read_hf(name: str, task: Task, split: Split) -> tuple[str, Iterator[Row]]:
+def read_hf(name: str, task: Task, split: Split) -> tuple[str, Iterator[TextRow]]:
     """What a split of `hf:name` is called in errors, and its rows."""
     source = f"hf:{name} {variant_of(task, split)} {split.hf}"
-    dataset = load(name, variant_of(task, split), split.folders or task.folders)
+    dataset = load_splits(name, variant_of(task, split), split.folders or task.folders)
     if split.hf not in dataset:
         raise UserError(f"{source}: there is no split {split.hf!r} but {', '.join(map(repr, dataset))}")
     rows = dataset[split.hf]
@@ -43,7 +43,7 @@ def has_hf(name: str, task: Task, split: Split) -> bool:
     if not Path(name).is_dir():
         reachable(name)  # that nothing can be read at all is no answer
     try:
-        return split.hf in load(name, variant_of(task, split), split.folders or task.folders)
+        return split.hf in load_splits(name, variant_of(task, split), split.folders or task.folders)
     except UserError:
         return False
 
@@ -64,7 +64,7 @@ def import_datasets(name: str) -> Any:
 @lru_cache(maxsize=4)
 def reachable(name: str) -> str:
     """The full name of a dataset on the hub, if that can be reached or the dataset is cached."""
-    name = HUB_NAME if name == "glue" else name
+    name = GLUE_ON_HUB if name == "glue" else name
     is_cached = (Path(import_datasets(name).config.HF_DATASETS_CACHE) / name.replace("/", "___")).is_dir()
     if not is_cached and (problem := hub_problem(name, "dataset")):
         raise UserError(
@@ -73,14 +73,14 @@ def reachable(name: str) -> str:
     return name
 
 
-def files_of(name: str, task: Task) -> list[Path]:
+def hf_files(name: str, task: Task) -> list[Path]:
     """The files of a task in a folder."""
     folder = find_folder(Path(name), task.folders)
     return sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
 
 
 @lru_cache(maxsize=4)
-def load(name: str, variant: str, folders: tuple[str, ...]) -> Any:
+def load_splits(name: str, variant: str, folders: tuple[str, ...]) -> Any:
     """All splits of a task."""
     datasets = import_datasets(name)
     if Path(name).is_dir():

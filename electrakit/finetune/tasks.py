@@ -310,7 +310,7 @@ CHUNKING = Task(
 TOKEN_TASKS: dict[str, Task] = {task.name: task for task in (SQUAD, SQUAD2, CHUNKING)}
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name in lower case and without punctuation: STS-B, sts_b and stsb are one."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
@@ -319,6 +319,6 @@ def find_task(name: str, more: Iterable[Task] = ()) -> Task:
     """The task of this name, in any spelling: one of GLUE, or of `more`."""
     tasks = (*TASKS.values(), *more)
     for task in tasks:
-        if plain(name) in {plain(one) for one in (task.name, task.title, *task.folders)}:
+        if plain_name(name) in {plain_name(one) for one in (task.name, task.title, *task.folders)}:
             return task
     raise UserError(f"unknown task {name!r}; there are {', '.join(task.name for task in tasks)}")

@@ -68,7 +68,7 @@ def finetune_job(job: FinetuneJob) -> JobResult:
             losses = train_model(classifier, small["train"], job, pad_id, device)
             training_seconds = time.perf_counter() - training_started
             logits = {name: evaluate(classifier, small[name], pad_id, device, settings) * task.scale for name in dev}
-        evaluation = SCORERS[task.kind](task, dev, logits)
+        evaluation = SCORE_FUNCTIONS[task.kind](task, dev, logits)
         if job.keeps_model:
             notes: ModelNotes = {"columns": list(task.columns), "length": length, "task": task.name}
             if "threshold" in evaluation.details:  # JSON has no infinity
@@ -140,7 +140,7 @@ def train_model(
         inputs = collate(rows, batch, pad_id, device)
         with autocast(settings, device):
             logits = classifier(**inputs)
-        loss = LOSSES[job.task.kind](job.task, logits.float(), torch.from_numpy(rows.targets(batch)).to(device))
+        loss = LOSS_FUNCTIONS[job.task.kind](job.task, logits.float(), torch.from_numpy(rows.targets(batch)).to(device))
         loss_mean = loss.mean()
         (loss_mean if settings.loss == "mean" else loss.sum()).backward()
         nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm, foreach=True)
@@ -234,12 +234,12 @@ def predict_test(job: FinetuneJob) -> None:
         atomic_write(job.test_path, save(logits, {"stamp": job.test_identity()}))
 
 
-LOSSES: dict[str, Callable[[Task, Tensor, Tensor], Tensor]] = {
+LOSS_FUNCTIONS: dict[str, Callable[[Task, Tensor, Tensor], Tensor]] = {
     "sentences": row_loss,
     "spans": span_loss,
     "tags": tag_loss,
 }
-SCORERS: dict[str, Callable[[Task, Any, dict[str, np.ndarray]], EvaluationResult]] = {
+SCORE_FUNCTIONS: dict[str, Callable[[Task, Any, dict[str, np.ndarray]], EvaluationResult]] = {
     "sentences": score_rows,
     "spans": score_spans,
     "tags": score_tags,

@@ -132,7 +132,7 @@ def recognise_task(
         where, _ = train.rows[values.index("")]
         raise UserError(f"{where} has no label; remove the row, or fill in its {label!r}")
     task = Task(name, name, (), columns, (), label=label, labels=None, metrics=("spearman", "pearson"))
-    if (kind or kind_of(values)) == "regression":
+    if (kind or label_kind(values)) == "regression":
         numbers = [label_number(task, value, where) for (where, _), value in zip(train.rows, values, strict=True)]
         return replace(task, scale=max(map(abs, numbers)) or 1.0)
     labels = tuple(sorted(set(values), key=_sort_key))
@@ -141,7 +141,7 @@ def recognise_task(
     return replace(task, labels=labels, metrics=("accuracy", "f1", "matthews")[: 3 if len(labels) == 2 else 1])
 
 
-def kind_of(values: Sequence[str]) -> LabelKind:
+def label_kind(values: Sequence[str]) -> LabelKind:
     """Numbers with fractions, or many different ones, make a regression; all else is classification."""
     numbers = [finite_number(value) for value in values]
     if None in numbers:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from electrakit.common.errors import UserError
-from electrakit.finetune.user_tables import examples_of, kind_of, read_user_table, recognise_task
+from electrakit.finetune.user_tables import examples_of, label_kind, read_user_table, recognise_task
 
 ROWS = [("good film", "pos"), ('a "bad" one', "neg"), ("so, so", "pos")]
 
@@ -52,13 +52,13 @@ def test_columns_can_be_named(tmp_path):
 
 
 def test_what_is_predicted_is_recognised():
-    assert kind_of(["0", "1", "1"]) == "classification"
-    assert kind_of(["1", "2", "3", "4", "5"]) == "classification"
-    assert kind_of(["0.0", "1.0"]) == "classification"
-    assert kind_of(["0.5", "1", "3.25"]) == "regression"
-    assert kind_of([str(number) for number in range(40)]) == "regression"
-    assert kind_of(["1", "nan"]) == "classification"
-    assert kind_of(["yes", "1.5"]) == "classification"
+    assert label_kind(["0", "1", "1"]) == "classification"
+    assert label_kind(["1", "2", "3", "4", "5"]) == "classification"
+    assert label_kind(["0.0", "1.0"]) == "classification"
+    assert label_kind(["0.5", "1", "3.25"]) == "regression"
+    assert label_kind([str(number) for number in range(40)]) == "regression"
+    assert label_kind(["1", "nan"]) == "classification"
+    assert label_kind(["yes", "1.5"]) == "classification"
 
 
 def test_numbers_are_scaled_to_one_and_the_kind_can_be_said(tmp_path):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from electrakit.common.errors import UserError
 from electrakit.common.safe_load import explain_load_errors
-from electrakit.finetune.classifier import ModelWithHead, glorot_linear, load_model
+from electrakit.finetune.classifier import ModelWithHead, glorot_linear, load_pretrained
 from electrakit.finetune.tasks import Task
 
 ANSWERABLE_FILE = "answerable.safetensors"
@@ -69,7 +69,7 @@ def _load(place: str, task: Task, new_labels: tuple[str, ...] = ()) -> Any:
         "spans": (transformers.AutoModelForQuestionAnswering, "model of spans", "start_logits"),
         "tags": (transformers.AutoModelForTokenClassification, "tagger", "logits"),
     }[task.kind]
-    model = load_model(place, auto_class, what, new_labels)
+    model = load_pretrained(place, auto_class, what, new_labels)
     with torch.no_grad(), explain_load_errors(place):
         outputs = model(input_ids=torch.arange(4)[None] % model.config.vocab_size)
     if output not in outputs:

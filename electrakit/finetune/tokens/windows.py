@@ -87,8 +87,8 @@ def encode_squad(examples: SquadExamples, tokenizer: Any, length: int, is_traini
     max_question = min(MAX_QUESTION, (length - frame.num_special) // 2)
     if max_question < MIN_WINDOW // 2:
         raise UserError(f"--length {length} leaves no room for a question and a text; use --length 32 or more")
-    texts, offsets = tokens_of(examples.contexts, tokenizer)
-    question_tokens, _ = tokens_of([question.text for question in examples.questions], tokenizer)
+    texts, offsets = tokens_and_offsets(examples.contexts, tokenizer)
+    question_tokens, _ = tokens_and_offsets([question.text for question in examples.questions], tokenizer)
     ids, segments, labels, question_of, first_tokens, can_start = [], [], [], [], [], []
     for number, question in enumerate(examples.questions):
         words, text = question_tokens[number][:max_question], texts[question.context]
@@ -121,7 +121,7 @@ def encode_squad(examples: SquadExamples, tokenizer: Any, length: int, is_traini
     )
 
 
-def tokens_of(texts: list[str], tokenizer: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def tokens_and_offsets(texts: list[str], tokenizer: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The ids of each text without special tokens, and where its tokens begin and end in it (tokens, 2)."""
     columns = tokenize(tokenizer, [texts], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     return columns["input_ids"], [offsets.reshape(-1, 2) for offsets in columns["offset_mapping"]]
