@@ -2,7 +2,7 @@
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,17 @@ from electrakit.finetune.official_head import CLASSIFIER_LAYERS, settings_for, w
 from electrakit.finetune.tasks import Task
 
 MAX_DIFFERENCE = 1e-4  # of logits, relative to the largest: the two ways to compute them round differently
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "spiece.model")
+
+
+class ModelNotes(TypedDict, total=False):
+    """What a saved model's config holds for `predict`, as `electrakit`."""
+
+    head: ClassifierHead
+    task: str
+    columns: list[str]
+    length: int
+    threshold: float
+    """SQuAD 2.0: a question with null odds above it has no answer."""
 
 
 class ModelWithHead(nn.Module):
@@ -29,12 +39,12 @@ class ModelWithHead(nn.Module):
         self.model = model
         self.known_inputs = set(inspect.signature(model.forward).parameters)
 
-    def known(self, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    def known(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of a tokenizer's outputs that the model takes."""
         return {name: value for name, value in inputs.items() if name in self.known_inputs}
 
     @torch.no_grad()
-    def save(self, folder: Path, tokenizer: Any, scale: float = 1.0, notes: dict[str, Any] | None = None) -> None:
+    def save(self, folder: Path, tokenizer: Any, scale: float = 1.0, notes: ModelNotes | None = None) -> None:
         """Write it so that transformers opens it. Labels were divided by `scale`: the saved logits are multiplied by it."""
         self.eval()
         self.write_head(scale)
@@ -76,7 +86,8 @@ class Classifier(ModelWithHead):
 
     def write_head(self, scale: float) -> None:
         if self.head == "official":
-            assert write_head(self.model, self.output.weight, self.output.bias, scale)
+            is_written = write_head(self.model, self.output.weight, self.output.bias, scale)
+            assert is_written  # `can_hold` has tried it
         elif scale != 1.0:
             last = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)][-1]
             last.weight.mul_(scale)
@@ -94,22 +105,19 @@ def glorot_linear(num_inputs: int, num_outputs: int) -> nn.Linear:
 def load_classifier(
     place: str, task: Task, head: ClassifierHead = "official", dropout: float = 0.1
 ) -> tuple[Classifier, list[str]]:
-    """The encoder of a folder or of the hub with a new head, and messages about it."""
+    """The encoder of a folder or of the hub with a new head, and warnings about it."""
     import transformers
 
     config = load_config(place)
-    labels = task.labels or (task.label,)
-    model = load_model(
+    model = load_pretrained(
         place,
         transformers.AutoModelForSequenceClassification,
         "classifier",
-        num_labels=len(labels),
+        task.labels or (task.label,),
         problem_type="single_label_classification" if task.labels else "regression",
-        ignore_mismatched_sizes=True,
-        **label_settings(labels),
         **(settings_for(config.model_type) if head == "official" else {}),
     )
-    if head == "official" and not can_hold(model, len(labels)):
+    if head == "official" and not can_hold(model):
         note = f"transformers' {config.model_type} classifier cannot hold the official head: its own is used"
         return load_classifier(place, task, "transformers", dropout)[0], [note]
     if head == "transformers" and has_head_of_another_task(config):
@@ -121,13 +129,11 @@ def open_classifier(place: str) -> Classifier:
     """A fine-tuned classifier, made by electrakit or by any other tool."""
     import transformers
 
-    return Classifier(
-        load_model(place, transformers.AutoModelForSequenceClassification, "classifier"), "transformers"
-    ).eval()
+    model = load_pretrained(place, transformers.AutoModelForSequenceClassification, "classifier")
+    return Classifier(model, "transformers").eval()
 
 
 def load_config(place: str) -> Any:
-    """The config of a folder or of a model of the hub."""
     import transformers
 
     require_safe(place)
@@ -135,22 +141,21 @@ def load_config(place: str) -> Any:
         return transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
 
 
-def load_model(place: str, auto_class: Any, what: str, **settings: Any) -> Any:
-    """The model of a folder or of the hub as `what` of its family, in fp32."""
+def load_pretrained(place: str, auto_class: Any, what: str, new_labels: tuple[str, ...] = (), **settings: Any) -> Any:
+    """The model of a folder or of the hub as `what` of its family, in fp32. With `new_labels` it gets a head for these."""
     config = load_config(place)
     if type(config) not in auto_class._model_mapping:
         raise UserError(f"{place!r} is a {config.model_type} model: transformers has no {what} of that kind")
-    options = {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+    settings |= {"trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+    if new_labels:
+        settings |= {
+            "num_labels": len(new_labels),
+            "ignore_mismatched_sizes": True,
+            "id2label": dict(enumerate(new_labels)),
+            "label2id": {label: number for number, label in enumerate(new_labels)},
+        }
     with quiet_transformers(), explain_load_errors(place):
-        return auto_class.from_pretrained(place, **options, **settings)
-
-
-def label_settings(labels: tuple[str, ...]) -> dict[str, Any]:
-    """The labels as a config of transformers has them."""
-    return {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
+        return auto_class.from_pretrained(place, **settings)
 
 
 def has_head_of_another_task(config: Any) -> bool:
@@ -176,22 +181,20 @@ def reset_head(model: Any) -> None:
 
 
 @torch.no_grad()
-def can_hold(model: Any, num_labels: int) -> bool:
+def can_hold(model: Any) -> bool:
     """Whether the classifier of transformers can be filled with a linear layer: tried on a row of ids."""
     if model.config.model_type not in CLASSIFIER_LAYERS:
         return False
+    num_labels = model.config.num_labels
     weight = torch.linspace(-1, 1, num_labels * model.config.hidden_size).view(num_labels, -1)
     ids = torch.arange(8)[None] % model.config.vocab_size
-    state = {name: value.clone() for name, value in model.state_dict().items() if "encoder" not in name}
-    was_training = model.training
-    model.eval()
-    wanted = model.base_model(input_ids=ids).last_hidden_state[:, 0] @ weight.T
+    before = {name: value.clone() for name, value in model.state_dict().items() if "encoder" not in name}
     is_good = write_head(model, weight, torch.zeros(num_labels))
     if is_good:
+        wanted = model.base_model(input_ids=ids).last_hidden_state[:, 0] @ weight.T
         difference = (model(input_ids=ids).logits - wanted).abs().max()
         is_good = bool(difference <= MAX_DIFFERENCE * wanted.abs().max().clamp(min=1.0))
-    model.load_state_dict(state, strict=False)
-    model.train(was_training)
+    model.load_state_dict(before, strict=False)
     return is_good
 
 
@@ -199,7 +202,8 @@ def load_tokenizer(place: str) -> Any:
     """The tokenizer beside a model."""
     import transformers
 
-    if Path(place).is_dir() and not any((Path(place) / name).exists() for name in TOKENIZER_FILES):
+    names = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "spiece.model")
+    if Path(place).is_dir() and not any((Path(place) / name).exists() for name in names):
         raise UserError(f"{place} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
     with quiet_transformers(), explain_load_errors(place):
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)

@@ -18,10 +18,9 @@ from electrakit.finetune.results import FinetuneResult, ScoresBySplit, require_n
 from electrakit.finetune.results_page import task_page
 from electrakit.finetune.run_jobs import JobPool, Keep, best_job, remove_models
 from electrakit.finetune.submission import prediction_lines
-from electrakit.finetune.tasks import Task, find_task
+from electrakit.finetune.tasks import TOKEN_TASKS, Task, find_task
 from electrakit.finetune.tokens.tags import with_labels
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS
-from electrakit.finetune.user_tables import read_table, recognise
+from electrakit.finetune.user_tables import read_user_table, recognise_task
 
 
 def finetune(
@@ -107,7 +106,7 @@ def find_data(config: FinetuneConfig) -> TaskData:
         return TaskData(with_labels(config.data, task) if task.kind == "tags" else task, config.data)
     assert config.train is not None and config.out is not None
     name = config.out.resolve().name
-    task = recognise(read_table(config.train), config.text, config.label, config.kind, name)
+    task = recognise_task(read_user_table(config.train), config.text, config.label, config.kind, name)
     files = {"train": config.train, "dev": config.dev, "test": config.test}
     return TaskData(task, files=tuple((name, str(path)) for name, path in files.items() if path is not None))
 
@@ -162,12 +161,12 @@ def write_predictions(job: FinetuneJob, out: Path) -> ScoresBySplit:
     """Write the test predictions; return their scores if the file has labels."""
     from safetensors.numpy import load_file
 
-    from electrakit.finetune.train_job import TASK_KINDS, predictions_of
+    from electrakit.finetune.train_job import SCORE_FUNCTIONS, predictions_of
 
     task, found = job.task, load_file(job.test_path)
     if task.kind != "sentences":
         rows = {name: load_rows(job.data, name, job.model, job.settings.length)[0] for name in found}
-        evaluation = TASK_KINDS[task.kind].score(task, rows, found)
+        evaluation = SCORE_FUNCTIONS[task.kind](task, rows, found)
         for name, content in evaluation.files.items():
             atomic_write(out / name, content.encode())
         return evaluation.scores

@@ -21,14 +21,13 @@ from electrakit.config.finetune import (
 )
 from electrakit.finetune.encode import EncodedRows, encode
 from electrakit.finetune.read_glue import find_file, has_split, read_split
-from electrakit.finetune.read_hf import files_of
+from electrakit.finetune.read_hf import hf_files
 from electrakit.finetune.results import REQUIRED, JobResult
-from electrakit.finetune.tasks import TASKS, Split, Task
+from electrakit.finetune.tasks import TASKS, TOKEN_TASKS, Split, Task
 from electrakit.finetune.tokens.squad import read_squad
 from electrakit.finetune.tokens.tags import encode_tags, read_chunks
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS, find_token_file
 from electrakit.finetune.tokens.windows import encode_squad
-from electrakit.finetune.user_tables import examples_of, read_table
+from electrakit.finetune.user_tables import examples_of, read_user_table
 
 TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model")
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
@@ -60,15 +59,12 @@ class TaskData:
 
     def _path(self, name: str) -> Path | None:
         assert self.location is not None
-        split = self.task.split(name)
-        if self.task.kind != "sentences":
-            return find_token_file(self.location, self.task, split)
-        return find_file(Path(self.location), self.task, split)
+        return find_file(self.location, self.task, self.task.split(name))
 
     def read(self, name: str) -> Any:
         """Sentences and labels, questions and texts, or words and tags: by the kind of the task."""
         if self.location is None:
-            return examples_of(read_table(Path(dict(self.files)[name])), self.task, needs_labels=name != "test")
+            return examples_of(read_user_table(Path(dict(self.files)[name])), self.task, needs_labels=name != "test")
         if self.task.kind != "sentences":
             return TOKEN_READERS[self.task.kind](self.location, self.task, self.task.split(name))
         return read_split(self.location, self.task, self.task.split(name))
@@ -79,7 +75,7 @@ class TaskData:
             return hash_files(Path(path) for name, path in self.files if (name == "test") == (kind == "test"))
         if self.location.startswith("hf:") and self.task.kind == "sentences":
             name = self.location.removeprefix("hf:")
-            return hash_files(files_of(name, self.task)) if Path(name).is_dir() else self.location
+            return hash_files(hf_files(name, self.task)) if Path(name).is_dir() else self.location
         names = self.task.names_of("test") if kind == "test" else ("train", *self.task.names_of("dev"))
         paths = [self._path(name) for name in names]
         return hash_files(path for path in paths if path is not None)

@@ -17,8 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-SMALL = 2.0**8
-CONSTANT = 2.0**12
+TANH_SCALE = 2.0**8
+NORM_CONSTANT = 2.0**12
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ CLASSIFIER_LAYERS: dict[str, ClassifierLayers] = {
 }
 
 
-def settings_for(model_type: str) -> dict[str, Any]:
+def settings_for(model_type: str) -> dict[str, str | bool]:
     """Settings of the config with which a classifier can be filled."""
     if model_type == "modernbert":
         return {"classifier_activation": "linear", "classifier_bias": True, "classifier_pooling": "cls"}
@@ -57,9 +57,7 @@ def settings_for(model_type: str) -> dict[str, Any]:
 @torch.no_grad()
 def write_head(model: Any, weight: Tensor, bias: Tensor, scale: float = 1.0) -> bool:
     """Fill the model's classifier so that its logits are `(weight @ [CLS] + bias) * scale`; False if that is not possible."""
-    layers = CLASSIFIER_LAYERS.get(model.config.model_type)
-    if layers is None:
-        return False
+    layers = CLASSIFIER_LAYERS[model.config.model_type]
     dense, out = model.get_submodule(layers.dense), model.get_submodule(layers.out)
     (num_units, num_inputs), num_labels = dense.weight.shape, len(weight)
     num_wanted = (4 if layers.method == "norm" else 2) * num_labels
@@ -69,7 +67,7 @@ def write_head(model: Any, weight: Tensor, bias: Tensor, scale: float = 1.0) -> 
         parameter.zero_()
     rows = torch.arange(num_labels)
     if layers.method == "small":
-        for unit, size, factor in ((2 * rows, SMALL, -1 / 3), (2 * rows + 1, 2 * SMALL, 4 / 3)):
+        for unit, size, factor in ((2 * rows, TANH_SCALE, -1 / 3), (2 * rows + 1, 2 * TANH_SCALE, 4 / 3)):
             dense.weight[unit], dense.bias[unit] = weight / size, bias / size
             out.weight[rows, unit] = size * factor * scale
         return True
@@ -80,7 +78,7 @@ def write_head(model: Any, weight: Tensor, bias: Tensor, scale: float = 1.0) -> 
         return True
     num_constant = (num_units - 2 * num_labels) // 2 * 2  # as many of K as of -K
     signs = torch.tensor([1.0, -1.0]).repeat(num_constant // 2)
-    dense.bias[2 * num_labels : 2 * num_labels + num_constant] = CONSTANT * signs
+    dense.bias[2 * num_labels : 2 * num_labels + num_constant] = NORM_CONSTANT * signs
     model.get_submodule("head.norm").weight.fill_(1.0)
-    out.weight[rows, 2 * rows] = CONSTANT * math.sqrt(num_constant / num_units) * scale
+    out.weight[rows, 2 * rows] = NORM_CONSTANT * math.sqrt(num_constant / num_units) * scale
     return True

@@ -20,7 +20,7 @@ def depth_of(name: str) -> int | None:
     return 0 if "embedding" in name else None
 
 
-def parameter_groups(classifier: nn.Module, settings: FinetuneSettings) -> list[dict[str, Any]]:
+def layerwise_groups(classifier: nn.Module, settings: FinetuneSettings) -> list[dict[str, Any]]:
     """Every parameter once, with the factor of its learning rate. Matrices decay, biases and norms do not."""
     named = [(name, parameter) for name, parameter in classifier.named_parameters() if parameter.requires_grad]
     num_layers = max((depth_of(name) or 0 for name, _ in named), default=0)
@@ -37,10 +37,10 @@ def parameter_groups(classifier: nn.Module, settings: FinetuneSettings) -> list[
 
 
 def build_optimizer(classifier: nn.Module, settings: FinetuneSettings) -> torch.optim.AdamW:
-    return torch.optim.AdamW(parameter_groups(classifier, settings), lr=0.0, betas=BETAS, eps=EPSILON, fused=True)
+    return torch.optim.AdamW(layerwise_groups(classifier, settings), lr=0.0, betas=BETAS, eps=EPSILON, fused=True)
 
 
-def lr_at(settings: FinetuneSettings, step: int, num_steps: int) -> float:
+def finetune_lr(settings: FinetuneSettings, step: int, num_steps: int) -> float:
     """The learning rate of a step, counted from 0."""
     num_warmup = max(1, round(settings.warmup * num_steps))
     if settings.adam == "official":
@@ -53,9 +53,10 @@ def lr_at(settings: FinetuneSettings, step: int, num_steps: int) -> float:
 def set_lr(optimizer: torch.optim.Optimizer, settings: FinetuneSettings, step: int, num_steps: int) -> None:
     """Prepare the optimizer for a step.
 
-    The official Adam corrects no bias. AdamW does the same if its settings undo the corrections of the step.
+    The official Adam corrects no bias. AdamW does the same if its settings undo the corrections of the step. Pretraining has it from
+    a step count so high that the corrections are 1 (train/optim.py), which rounds differently in the last bit.
     """
-    lr, undo, root = lr_at(settings, step, num_steps), 1.0, 1.0
+    lr, undo, root = finetune_lr(settings, step, num_steps), 1.0, 1.0
     if settings.adam == "official":
         root = (1 - BETAS[1] ** (step + 1)) ** 0.5
         undo = (1 - BETAS[0] ** (step + 1)) / root

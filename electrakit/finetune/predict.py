@@ -11,13 +11,12 @@ from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.progress import console
 from electrakit.config.finetune import FinetuneSettings
-from electrakit.finetune.tasks import Task
+from electrakit.finetune.tasks import TOKEN_TASKS, Task
 from electrakit.finetune.tokens.spans import answers_of, as_json, best_texts, ranked
 from electrakit.finetune.tokens.squad import read_unlabelled
 from electrakit.finetune.tokens.tags import OUTSIDE, TagExamples, encode_tags, sentence_lines, tags_of
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.windows import encode_squad
-from electrakit.finetune.user_tables import TEXT_COLUMNS, examples_of, read_table
+from electrakit.finetune.user_tables import examples_of, read_user_table
 
 # Ends of the names of transformers classes.
 ROWS, SPANS, TAGS = "ForSequenceClassification", "ForQuestionAnswering", "ForTokenClassification"
@@ -93,11 +92,11 @@ class FinetunedModel:
     def labels(self) -> tuple[str, ...]:
         return tuple(self.config.id2label[number] for number in range(self.config.num_labels))
 
-    def logits(self, kind: str, task: Task, rows: Any) -> np.ndarray:
-        from electrakit.finetune.train_job import TASK_KINDS, choose_device, evaluate
+    def logits(self, task: Task, rows: Any) -> np.ndarray:
+        from electrakit.finetune.train_job import choose_device, evaluate, open_finetuned
 
         device = choose_device(self.device)
-        model = TASK_KINDS[kind].open(self.place, task).to(device)
+        model = open_finetuned(self.place, task).to(device)
         return evaluate(model, rows, self.tokenizer.pad_token_id, device, FinetuneSettings())
 
 
@@ -167,9 +166,8 @@ def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> 
     """The label of each row of a table, or a number."""
     from electrakit.finetune.encode import encode
 
-    table = read_table(file)
-    known = next((one for one in TEXT_COLUMNS if set(one) <= set(table.columns)), ())
-    columns = tuple(text or model.notes.get("columns", ()) or known)
+    table = read_user_table(file)
+    columns = tuple(text or model.notes.get("columns", ()) or table.text_columns)
     if not columns or not set(columns) <= set(table.columns):
         wanted = " and ".join(map(repr, columns)) or "text"
         raise UserError(f"{file} has the columns {', '.join(table.columns)}, not {wanted}; name them with --text")
@@ -180,7 +178,7 @@ def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> 
     for warning in examples.warnings:
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
     rows = encode(examples, model.tokenizer, length)
-    found = [_label_of(labels, each) for each in model.logits("sentences", task, rows).astype(float)]
+    found = [_label_of(labels, each) for each in model.logits(task, rows).astype(float)]
     columns = ("prediction",) if labels is None else ("prediction", "probability")
     lines = ["\t".join(["index", *columns])]
     lines += [
@@ -203,7 +201,7 @@ def predict_answers(model: FinetunedModel, file: Path) -> FilePredictions:
     may_be_unanswerable = (Path(model.place) / ANSWERABLE_FILE).exists()
     task = TOKEN_TASKS["squad2" if may_be_unanswerable else "squad"]
     rows = encode_squad(read_unlabelled(file), model.tokenizer, model.notes.get("length") or model.max_length, False)
-    best, null_odds = answers_of(rows, model.logits("spans", task, rows))
+    best, null_odds = answers_of(rows, model.logits(task, rows))
     texts, shares = best_texts(best, null_odds, model.notes.get("threshold", 0.0)), ranked(best)
     found = [
         AnswerPrediction(name, text, shares[name], null_odds[name] if may_be_unanswerable else None)
@@ -226,7 +224,7 @@ def predict_tags(model: FinetunedModel, file: Path) -> FilePredictions:
     num_unseen = sum(map(len, words)) - int((rows.word_of >= 0).sum())
     if num_unseen:
         console.print(f"{num_unseen:,} words are {OUTSIDE}: the model did not see them", markup=False, style="yellow")
-    found = tags_of(task, rows, model.logits("tags", task, rows))
+    found = tags_of(task, rows, model.logits(task, rows))
     lines = []
     for sentence, tags in zip(sentences, found, strict=True):
         lines += [" ".join([*fields, tag]) for (_, fields), tag in zip(sentence, tags, strict=True)] + [""]

@@ -1,12 +1,13 @@
 """Reads the sentences and labels of GLUE, from the official TSV files or the layout of the Hugging Face datasets."""
 
+import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from electrakit.common.errors import UserError
-from electrakit.finetune.tasks import Split, Task, plain
+from electrakit.finetune.tasks import Split, Task, plain_name
 
 RELEASED_MRPC = "msr_paraphrase_train.txt"
 MRPC_DEV_IDS = ("dev_ids.tsv", "mrpc_dev_ids.tsv")
@@ -15,6 +16,9 @@ ROW_PROBLEMS = {
     "empty": "have an empty sentence",
     "undecodable": "are not quite UTF-8",
 }
+
+TextRow = tuple[str, Sequence[str]]
+"""File and line, for errors; and the fields: the texts and, if there is one, the label."""
 
 
 @dataclass(frozen=True)
@@ -30,31 +34,17 @@ class Examples:
         return len(self.first)
 
 
-class ExamplesBuilder:
-    """Collects the rows of a split and counts their problems."""
-
-    def __init__(self, task: Task, has_labels: bool) -> None:
-        self.task = task
-        self.texts: tuple[list[str], ...] = tuple([] for _ in task.columns)
-        self.labels: list[float] | None = [] if has_labels else None
-        self.counts: Counter[str] = Counter()
-
-    def add(self, texts: list[str], label: str, where: str) -> None:
-        for column, text in zip(self.texts, texts, strict=True):
-            column.append(text)
-        self.counts["empty"] += not all(text.strip() for text in texts)
-        if self.labels is not None:
-            self.labels.append(label_number(self.task, label, where))
-
-    def finish(self, source: str, split: Split) -> Examples:
-        """The rows of a split of GLUE, with a warning if they are not those of the released file."""
-        if not self.texts[0]:
-            raise UserError(f"{source} has no rows")
-        warnings = rows_warning(self.task, split, len(self.texts[0]), "rows")
-        return self.examples(warnings + problem_warnings(f"{self.task.title} {split.name}", self.counts))
-
-    def examples(self, warnings: tuple[str, ...]) -> Examples:
-        return Examples(self.texts[0], self.texts[1] if len(self.texts) > 1 else None, self.labels, warnings)
+def make_examples(task: Task, rows: Iterable[TextRow], has_labels: bool, counts: Counter[str]) -> Examples:
+    """Collect the rows of a split. Those with an empty text are added to `counts`."""
+    first, second, labels = [], [], []
+    for where, fields in rows:
+        texts = fields[: len(task.columns)]
+        first.append(texts[0])
+        second.append(texts[-1])
+        counts["empty"] += not all(text.strip() for text in texts)
+        if has_labels:
+            labels.append(label_number(task, fields[-1], where))
+    return Examples(first, second if len(task.columns) > 1 else None, labels if has_labels else None)
 
 
 def rows_warning(task: Task, split: Split, num_rows: int, what: str) -> tuple[str, ...]:
@@ -88,21 +78,24 @@ def finite_number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if abs(number) < float("inf") else None
+    return number if math.isfinite(number) else None
 
 
 def read_split(data: str, task: Task, split: Split) -> Examples:
     """The rows of a split. `data`: the folder of all tasks, or `hf:PATH_OR_NAME`."""
+    counts: Counter[str] = Counter()
     if data.startswith("hf:"):
         from electrakit.finetune.read_hf import read_hf
 
-        return read_hf(data[3:], task, split)
-    path = find_file(Path(data), task, split)
-    if path is None:
-        names = " or ".join(split.files)
-        folder = find_folder(Path(data), split.folders or task.folders) or Path(data) / task.title
-        raise UserError(f"{task.title} has no {names} in {folder}; electra glue --download {data} fetches GLUE")
-    return read_tsv(path, task, split)
+        source, rows = read_hf(data[3:], task, split)
+    else:
+        path = require_file(data, task, split)
+        source, rows = str(path), read_tsv(path, task, split, counts)
+    examples = make_examples(task, rows, split.has_labels, counts)
+    if not len(examples):
+        raise UserError(f"{source} has no rows")
+    warnings = rows_warning(task, split, len(examples), "rows")
+    return replace(examples, warnings=warnings + problem_warnings(f"{task.title} {split.name}", counts))
 
 
 def has_split(data: str, task: Task, split: Split) -> bool:
@@ -110,27 +103,48 @@ def has_split(data: str, task: Task, split: Split) -> bool:
         from electrakit.finetune.read_hf import has_hf
 
         return has_hf(data[3:], task, split)
-    return find_file(Path(data), task, split) is not None
+    return find_file(data, task, split) is not None
 
 
 def find_folder(data: Path, names: tuple[str, ...]) -> Path | None:
     """The folder of a task, in any spelling; `data` may be that folder itself."""
     if not data.is_dir():
         raise UserError(f"the data folder {data} does not exist; electra glue --download {data} fetches GLUE")
-    is_the_task = plain(data.resolve().name) in {plain(name) for name in names}
+    is_the_task = plain_name(data.resolve().name) in {plain_name(name) for name in names}
     return next(iter(folders_named(data, names)), data if is_the_task else None)
 
 
 def folders_named(data: Path, names: tuple[str, ...]) -> list[Path]:
     """The folders in `data` that have one of these names, in any spelling."""
-    wanted = {plain(name) for name in names}
-    return [folder for folder in sorted(data.iterdir()) if folder.is_dir() and plain(folder.name) in wanted]
+    wanted = {plain_name(name) for name in names}
+    return [folder for folder in sorted(data.iterdir()) if folder.is_dir() and plain_name(folder.name) in wanted]
 
 
-def find_file(data: Path, task: Task, split: Split) -> Path | None:
-    folder = find_folder(data, split.folders or task.folders)
-    paths = [folder / name for name in split.files] if folder else []
-    return next((path for path in paths if path.exists()), None)
+def find_file(data: str, task: Task, split: Split) -> Path | None:
+    """The first of a split's files that is there: in the task's folder, for tasks that predict tokens in `data` itself, too."""
+    folder, first = Path(data), task.splits[0].files[0]
+    if task.kind == "sentences":
+        found = find_folder(folder, split.folders or task.folders)
+        places = [found] if found else []
+    elif data.startswith("hf:"):
+        raise UserError(f"--data {data}: {task.title} is read from its files; name the folder of {first}")
+    elif not folder.is_dir():
+        raise UserError(f"the data folder {folder} does not exist; it should hold {first}")
+    else:
+        places = [folder, *folders_named(folder, task.folders)]
+    paths = [place / name for name in split.files for place in places]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def require_file(data: str, task: Task, split: Split) -> Path:
+    path = find_file(data, task, split)
+    if path is not None:
+        return path
+    where, way_out = data, ""
+    if task.kind == "sentences":
+        where = str(find_folder(Path(data), split.folders or task.folders) or Path(data) / task.title)
+        way_out = f"; electra glue --download {data} fetches GLUE"
+    raise UserError(f"{task.title} has no {' or '.join(split.files)} in {where}{way_out}")
 
 
 def text_lines(path: Path, counts: Counter[str]) -> Iterator[str]:
@@ -155,13 +169,14 @@ def tsv_lines(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[str]
             yield number, line.split("\t")
 
 
-def read_tsv(path: Path, task: Task, split: Split) -> Examples:
+def read_tsv(path: Path, task: Task, split: Split, counts: Counter[str]) -> Iterator[TextRow]:
     """The rows of an official file."""
-    builder = ExamplesBuilder(task, split.has_labels)
     wanted = (*task.columns, task.label) if split.has_labels else task.columns
-    lines = tsv_lines(path, builder.counts)
+    lines = tsv_lines(path, counts)
     header = split.header or tuple(next(lines, (1, wanted))[1])
-    places = column_places(header, wanted, path)
+    if missing := [name for name in wanted if name not in header]:
+        raise UserError(f"{path} has no column {missing[0]!r}; its first line has {', '.join(map(repr, header))}")
+    places = [header.index(name) for name in wanted]
     mrpc_dev = mrpc_dev_pairs(path) if path.name == RELEASED_MRPC else None
     for number, fields in lines:
         if number == 1 and tuple(fields[: len(header)]) == header:
@@ -169,23 +184,14 @@ def read_tsv(path: Path, task: Task, split: Split) -> Examples:
         if len(fields) <= max(places):
             # Test rows are not skipped: each has its place in the submission.
             if task.skips_broken_rows and split.has_labels:
-                builder.counts["broken"] += 1
+                counts["broken"] += 1
                 continue
             raise UserError(
                 f"{path} line {number} has {len(fields)} columns, needed are {max(places) + 1}; mend or remove the line"
             )
         if mrpc_dev is not None and (tuple(fields[1:3]) in mrpc_dev) != (split.name == "dev"):
             continue
-        values = [fields[place] for place in places]
-        builder.add(values[: len(task.columns)], values[-1], f"{path} line {number}")
-    return builder.finish(str(path), split)
-
-
-def column_places(header: tuple[str, ...], wanted: tuple[str, ...], path: Path) -> list[int]:
-    missing = [name for name in wanted if name not in header]
-    if missing:
-        raise UserError(f"{path} has no column {missing[0]!r}; its first line has {', '.join(map(repr, header))}")
-    return [header.index(name) for name in wanted]
+        yield f"{path} line {number}", [fields[place] for place in places]
 
 
 def mrpc_dev_pairs(path: Path) -> set[tuple[str, ...]]:

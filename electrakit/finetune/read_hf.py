@@ -1,21 +1,22 @@
 """Reads GLUE in the Hugging Face layout: a folder of parquet files or saved datasets, or a dataset of the hub."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from electrakit.common.errors import UserError, one_line
 from electrakit.common.safe_load import hub_problem
-from electrakit.finetune.read_glue import Examples, ExamplesBuilder, find_folder
+from electrakit.finetune.read_glue import TextRow, find_folder
 from electrakit.finetune.tasks import Split, Task
 
-HUB_NAME = "nyu-mll/glue"
+GLUE_ON_HUB = "nyu-mll/glue"
 
 
-def read_hf(name: str, task: Task, split: Split) -> Examples:
-    """The rows of a split of `hf:name`."""
-    source = f"hf:{name} {hf_name(task, split)} {split.hf}"
-    dataset = load(name, hf_name(task, split), split.folders or task.folders)
+def read_hf(name: str, task: Task, split: Split) -> tuple[str, Iterator[TextRow]]:
+    """What a split of `hf:name` is called in errors, and its rows."""
+    source = f"hf:{name} {variant_of(task, split)} {split.hf}"
+    dataset = load_splits(name, variant_of(task, split), split.folders or task.folders)
     if split.hf not in dataset:
         raise UserError(f"{source}: there is no split {split.hf!r} but {', '.join(map(repr, dataset))}")
     rows = dataset[split.hf]
@@ -23,12 +24,10 @@ def read_hf(name: str, task: Task, split: Split) -> Examples:
     for column in (*columns, *(["label"] if split.has_labels else [])):
         if column not in rows.column_names:
             raise UserError(f"{source} has no column {column!r} but {', '.join(map(repr, rows.column_names))}")
-    builder = ExamplesBuilder(task, split.has_labels)
-    texts = [list(rows[column]) for column in columns]  # by column: row by row takes minutes
-    labels = spelled_labels(task, rows) if split.has_labels else [""] * len(rows)
-    for number, (label, *values) in enumerate(zip(labels, *texts, strict=True), 1):
-        builder.add([str(value or "") for value in values], label, f"{source} row {number}")
-    return builder.finish(source, split)
+    fields = [[str(text or "") for text in rows[column]] for column in columns]  # by column: row by row takes minutes
+    if split.has_labels:
+        fields.append(spelled_labels(task, rows))
+    return source, ((f"{source} row {number}", row) for number, row in enumerate(zip(*fields, strict=True), 1))
 
 
 def spelled_labels(task: Task, rows: Any) -> list[str]:
@@ -42,15 +41,16 @@ def spelled_labels(task: Task, rows: Any) -> list[str]:
 
 def has_hf(name: str, task: Task, split: Split) -> bool:
     if not Path(name).is_dir():
-        require_reachable(hub_name(name))  # that nothing can be read at all is no answer
+        reachable(name)  # that nothing can be read at all is no answer
     try:
-        return split.hf in load(name, hf_name(task, split), split.folders or task.folders)
+        return split.hf in load_splits(name, variant_of(task, split), split.folders or task.folders)
     except UserError:
         return False
 
 
-def hf_name(task: Task, split: Split) -> str:
-    return split.name if split.folders else task.hf_name or task.name
+def variant_of(task: Task, split: Split) -> str:
+    """The name of a task in the dataset; the diagnostic set is a task of its own."""
+    return split.name if split.folders else task.name
 
 
 def import_datasets(name: str) -> Any:
@@ -61,31 +61,30 @@ def import_datasets(name: str) -> Any:
     return datasets
 
 
-def hub_name(name: str) -> str:
-    return HUB_NAME if name == "glue" else name
-
-
 @lru_cache(maxsize=4)
-def require_reachable(name: str) -> None:
+def reachable(name: str) -> str:
+    """The full name of a dataset on the hub, if that can be reached or the dataset is cached."""
+    name = GLUE_ON_HUB if name == "glue" else name
     is_cached = (Path(import_datasets(name).config.HF_DATASETS_CACHE) / name.replace("/", "___")).is_dir()
     if not is_cached and (problem := hub_problem(name, "dataset")):
         raise UserError(
             f"hf:{name} is no folder here, and the Hugging Face hub does not give it ({problem}); check its name and the network"
         )
+    return name
 
 
-def files_of(name: str, task: Task) -> list[Path]:
+def hf_files(name: str, task: Task) -> list[Path]:
     """The files of a task in a folder."""
-    folder = find_folder(Path(name), (task.hf_name or task.name, *task.folders))
+    folder = find_folder(Path(name), task.folders)
     return sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
 
 
 @lru_cache(maxsize=4)
-def load(name: str, variant: str, folders: tuple[str, ...]) -> Any:
+def load_splits(name: str, variant: str, folders: tuple[str, ...]) -> Any:
     """All splits of a task."""
     datasets = import_datasets(name)
     if Path(name).is_dir():
-        folder = find_folder(Path(name), (variant, *folders))
+        folder = find_folder(Path(name), folders)
         if folder is None:
             raise UserError(f"hf:{name} has no folder {variant!r}")
         if (folder / "dataset_dict.json").exists():
@@ -99,10 +98,10 @@ def load(name: str, variant: str, folders: tuple[str, ...]) -> Any:
             split: datasets.Dataset.from_parquet(paths, keep_in_memory=True)  # nothing of it is left in a cache
             for split, paths in files.items()
         }
-    require_reachable(hub_name(name))
+    hub_name = reachable(name)
     try:
-        return datasets.load_dataset(hub_name(name), variant)
+        return datasets.load_dataset(hub_name, variant)
     except Exception as error:  # its own errors have no common class
         raise UserError(
-            f"cannot load the dataset {hub_name(name)!r} ({variant}): {one_line(error)}; check its name and the network, or name a folder"
+            f"cannot load the dataset {hub_name!r} ({variant}): {one_line(error)}; check its name and the network, or name a folder"
         ) from None

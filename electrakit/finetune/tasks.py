@@ -1,8 +1,8 @@
-"""The tasks of GLUE: the files and columns of each, and how it is trained, scored and submitted."""
+"""The tasks of GLUE, and those that predict tokens: the files and columns of each, and how it is trained, scored and submitted."""
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from electrakit.common.errors import UserError
@@ -78,8 +78,6 @@ class Task:
     """WNLI is left out of averages, as in all papers since BERT."""
     skips_broken_rows: bool = False
     """Rows with too few columns are left out, as is usual: the released files have some."""
-    hf_name: str = ""
-    """Its name in the Hugging Face layout, if not `name`."""
     hf_columns: tuple[str, ...] = ()
     hf_labels: tuple[str, ...] = ()
     """Our labels in the order of its numbers there, if not our order."""
@@ -106,7 +104,6 @@ class Task:
 
 
 def usual_splits(train: int, dev: int, test: int, submission: str, header: tuple[str, ...] = ()) -> tuple[Split, ...]:
-    """The three usual splits."""
     return (
         Split("train", ("train.tsv",), train, "train", header=header),
         Split("dev", ("dev.tsv",), dev, "validation", header=header),
@@ -267,8 +264,53 @@ _TASKS = (
 TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
 AVERAGED = tuple(task.name for task in _TASKS if task.is_averaged)
 
+SQUAD = Task(
+    "squad",
+    "SQuAD 1.1",
+    ("squad", "squad1", "squadv1", "squad11"),
+    ("question", "context"),
+    (
+        Split("train", ("train-v1.1.json", "train.json"), 87_599, "train"),
+        Split("dev", ("dev-v1.1.json", "dev.json"), 10_570, "validation"),
+    ),
+    label="answer",
+    labels=None,
+    metrics=("f1", "exact"),
+    epochs=2,
+    kind="spans",
+    length=512,
+)
+SQUAD2 = replace(
+    SQUAD,
+    name="squad2",
+    title="SQuAD 2.0",
+    folders=("squad2", "squadv2", "squad20", "squad"),
+    splits=(
+        Split("train", ("train-v2.0.json", "train.json"), 130_319, "train"),
+        Split("dev", ("dev-v2.0.json", "dev.json"), 11_873, "validation"),
+    ),
+    metrics=("best_f1", "best_exact", "f1", "exact"),
+    may_be_unanswerable=True,
+)
+CHUNKING = Task(
+    "chunking",
+    "Chunking",
+    ("chunking", "chunk", "conll2000"),
+    ("words",),
+    (
+        Split("train", ("train.txt",), 8_936, "train"),
+        Split("dev", ("dev.txt", "test.txt"), 2_012, "validation"),
+        Split("test", ("test.txt",), 2_012, "test", submission="test.txt"),
+    ),
+    label="chunk",
+    labels=(),  # read from the files
+    metrics=("f1", "precision", "recall", "accuracy"),
+    kind="tags",
+)
+TOKEN_TASKS: dict[str, Task] = {task.name: task for task in (SQUAD, SQUAD2, CHUNKING)}
 
-def plain(name: str) -> str:
+
+def plain_name(name: str) -> str:
     """A name in lower case and without punctuation: STS-B, sts_b and stsb are one."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
@@ -277,6 +319,6 @@ def find_task(name: str, more: Iterable[Task] = ()) -> Task:
     """The task of this name, in any spelling: one of GLUE, or of `more`."""
     tasks = (*TASKS.values(), *more)
     for task in tasks:
-        if plain(name) in {plain(one) for one in (task.name, task.title, *task.folders)}:
+        if plain_name(name) in {plain_name(one) for one in (task.name, task.title, *task.folders)}:
             return task
     raise UserError(f"unknown task {name!r}; there are {', '.join(task.name for task in tasks)}")

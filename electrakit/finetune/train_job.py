@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.classifier import (
     MAX_DIFFERENCE,
     Classifier,
+    ModelNotes,
     ModelWithHead,
     load_classifier,
     load_tokenizer,
@@ -50,51 +51,46 @@ CURVE_POINTS = 200
 def finetune_job(job: FinetuneJob) -> JobResult:
     """Train, score on dev, write the model and `seed_N.json`; return what that holds."""
     started = time.perf_counter()
+    task, settings = job.task, job.settings
     with isolated_randomness(job.seed, job.threads):
-        device = choose_device(job.device)
-        tokenizer = load_tokenizer(job.model)
-        kind = TASK_KINDS[job.task.kind]
-        classifier, notes = kind.load(job)
-        length = checked_length(job.settings.length, classifier.model.config, tokenizer)
-        train, warnings = load_rows(job.data, "train", job.model, length)
-        dev = {}
-        for name in job.data.names_of("dev"):
-            dev[name], more = load_rows(job.data, name, job.model, length)
+        device, tokenizer = choose_device(job.device), load_tokenizer(job.model)
+        classifier, warnings = load_for_training(job)
+        length = checked_length(settings.length, classifier.model.config, tokenizer)
+        rows: dict[str, EncodedRows] = {}
+        for name in ("train", *job.data.names_of("dev")):
+            rows[name], more = load_rows(job.data, name, job.model, length)
             warnings += more
+        dev = {name: each for name, each in rows.items() if name != "train"}
         classifier.to(device)
         pad_id = tokenizer.pad_token_id
         training_started = time.perf_counter()
-        with less_work(classifier, {"train": train, **dev}, job.settings.weight_decay > 0, pad_id) as rows:
-            losses = train_model(classifier, rows["train"], job, pad_id, device)
+        with less_work(classifier, rows, settings.weight_decay > 0, pad_id) as small:
+            losses = train_model(classifier, small["train"], job, pad_id, device)
             training_seconds = time.perf_counter() - training_started
-            logits = {name: evaluate(classifier, rows[name], pad_id, device, job.settings) for name in dev}
-        logits = {name: each * job.task.scale for name, each in logits.items()}
-        evaluation = kind.score(job.task, dev, logits)
-        all_warnings = [*notes, *warnings]
+            logits = {name: evaluate(classifier, small[name], pad_id, device, settings) * task.scale for name in dev}
+        evaluation = SCORE_FUNCTIONS[task.kind](task, dev, logits)
         if job.keeps_model:
-            about = {"columns": list(job.task.columns), "length": length, "task": job.task.name}
-            if "threshold" in evaluation.details:
-                # Above it a question has no answer; JSON has no infinity.
-                about["threshold"] = max(evaluation.details["threshold"]["dev"], -1e9)
+            notes: ModelNotes = {"columns": list(task.columns), "length": length, "task": task.name}
+            if "threshold" in evaluation.details:  # JSON has no infinity
+                notes["threshold"] = max(evaluation.details["threshold"]["dev"], -1e9)
             with explain_write_errors(job.out):
-                classifier.save(job.model_path, tokenizer, job.task.scale, about)
+                classifier.save(job.model_path, tokenizer, task.scale, notes)
             # In bfloat16 the scored logits are rounded, and those of the saved model are not.
-            if isinstance(classifier, Classifier) and job.settings.precision == "fp32":
-                first = next(iter(logits.values()))
-                all_warnings += compare_saved(classifier, next(iter(dev.values())), first, pad_id, device)
-    kinds = {"sentences": "regression" if job.task.is_regression else "classification"}
-    metric = job.task.metrics[0]
+            if isinstance(classifier, Classifier) and settings.precision == "fp32":
+                warnings += compare_saved(classifier, dev["dev"], logits["dev"], pad_id, device)
+    kinds = {"sentences": "regression" if task.is_regression else "classification"}
+    metric = task.metrics[0]
     scores = [each[metric] for each in evaluation.scores.values()]
     is_finite = all(np.isfinite(each).all() for each in logits.values())
     result = JobResult(
         identity=job.identity(),
-        task=job.task.name,
-        title=job.task.title,
+        task=task.name,
+        title=task.title,
         seed=job.seed,
         model=job.model,
         start_from=job.start_name or job.start_from,
-        kind=kinds.get(job.task.kind, job.task.kind),
-        labels=job.task.labels,
+        kind=kinds.get(task.kind, task.kind),
+        labels=task.labels,
         metric=metric,
         score=float(np.mean(scores)) if is_finite else math.nan,
         scores=evaluation.scores,
@@ -104,7 +100,7 @@ def finetune_job(job: FinetuneJob) -> JobResult:
         files=list(evaluation.files),
         details=evaluation.details,
         head=classifier.head,
-        warnings=all_warnings,
+        warnings=warnings,
         num_parameters=sum(each.numel() for each in classifier.parameters()),
         device=str(device),
         seconds={"training": training_seconds, "all": time.perf_counter() - started},
@@ -116,23 +112,35 @@ def finetune_job(job: FinetuneJob) -> JobResult:
     return result
 
 
+def load_for_training(job: FinetuneJob) -> tuple[ModelWithHead, list[str]]:
+    """The model with a new head, and warnings about it."""
+    place = job.start_from or job.model
+    if job.task.kind == "sentences":
+        return load_classifier(place, job.task, job.settings.head, job.settings.dropout)
+    return load_token_model(place, job.task), []
+
+
+def open_finetuned(place: str, task: Task) -> ModelWithHead:
+    return open_classifier(place) if task.kind == "sentences" else open_token_model(place, task)
+
+
 def train_model(
     classifier: nn.Module, rows: EncodedRows, job: FinetuneJob, pad_id: int, device: torch.device
 ) -> list[float]:
     """The training loop. Returns the loss of every step."""
     settings = job.settings
-    kind = TASK_KINDS[job.task.kind]
     num_per_epoch = math.ceil(len(rows) / settings.batch_size)
     num_steps = max(1, round(num_per_epoch * settings.epochs))
     optimizer = build_optimizer(classifier, settings)
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    epochs = (training_batches(rows.lengths, settings.batch_size, job.seed, epoch) for epoch in count())
     losses = []
     classifier.train()
-    for step, batch in enumerate(batches_of(rows, settings.batch_size, job.seed, num_steps)):
+    for step, batch in enumerate(islice(chain.from_iterable(epochs), num_steps)):
         inputs = collate(rows, batch, pad_id, device)
         with autocast(settings, device):
             logits = classifier(**inputs)
-        loss = kind.loss(job.task, logits.float(), torch.from_numpy(rows.targets(batch)).to(device))
+        loss = LOSS_FUNCTIONS[job.task.kind](job.task, logits.float(), torch.from_numpy(rows.targets(batch)).to(device))
         loss_mean = loss.mean()
         (loss_mean if settings.loss == "mean" else loss.sum()).backward()
         nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm, foreach=True)
@@ -141,15 +149,6 @@ def train_model(
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss_mean.detach())
     return torch.stack(losses).tolist()
-
-
-def batches_of(rows: EncodedRows, batch_size: int, seed: int, num_steps: int) -> Iterator[np.ndarray]:
-    step, epoch = 0, 0
-    while step < num_steps:
-        for batch in training_batches(rows.lengths, batch_size, seed, epoch)[: num_steps - step]:
-            yield batch
-            step += 1
-        epoch += 1
 
 
 def row_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
@@ -165,21 +164,14 @@ def evaluate(
 ) -> np.ndarray:
     """The logits of all rows (N, labels), or for token tasks of all their tokens (tokens, labels)."""
     classifier.eval()
-    found: np.ndarray | None = None
-    for batch in evaluation_batches(rows.lengths, EVALUATION_TOKENS.get(device.type, EVALUATION_TOKENS["cpu"])):
+    found: dict[int, np.ndarray] = {}
+    for batch in evaluation_batches(rows.lengths, EVALUATION_TOKENS[device.type]):
         with autocast(settings, device):
             logits = classifier(**collate(rows, batch, pad_id, device))
         logits = logits.float().cpu().numpy()
-        if found is None:
-            found = np.empty((len(rows) if logits.ndim == 2 else len(rows.ids), logits.shape[-1]), np.float32)
-        if logits.ndim == 2:
-            found[batch] = logits
-            continue
-        for row, each in zip(batch, logits, strict=True):
-            start, end = rows.starts[row], rows.starts[row + 1]
-            found[start:end] = each[: end - start]
-    assert found is not None
-    return found
+        for row, length, each in zip(batch.tolist(), rows.lengths[batch], logits, strict=True):
+            found[row] = each[None] if each.ndim == 1 else each[:length]
+    return np.concatenate([found[row] for row in range(len(rows))])
 
 
 def compare_saved(
@@ -233,7 +225,7 @@ def predict_test(job: FinetuneJob) -> None:
 
     with isolated_randomness(job.seed, job.threads):
         device, tokenizer = choose_device(job.device), load_tokenizer(job.model)
-        classifier = TASK_KINDS[job.task.kind].open(str(job.model_path), job.task).to(device)
+        classifier = open_finetuned(str(job.model_path), job.task).to(device)
         logits: dict[str, np.ndarray] = {}
         for name in job.data.names_of("test"):
             rows, _ = load_rows(job.data, name, job.model, job.settings.length)
@@ -242,32 +234,19 @@ def predict_test(job: FinetuneJob) -> None:
         atomic_write(job.test_path, save(logits, {"stamp": job.test_identity()}))
 
 
-@dataclass(frozen=True)
-class TaskKind:
-    """What differs between tasks that predict a label of a row, a span of it, or a tag of each word."""
-
-    load: Callable[[FinetuneJob], tuple[ModelWithHead, list[str]]]
-    open: Callable[[str, Task], ModelWithHead]
-    loss: Callable[[Task, Tensor, Tensor], Tensor]
-    score: Callable[[Task, dict[str, Any], dict[str, np.ndarray]], EvaluationResult]
-
-
-def load_for_rows(job: FinetuneJob) -> tuple[ModelWithHead, list[str]]:
-    return load_classifier(job.start_from or job.model, job.task, job.settings.head, job.settings.dropout)
-
-
-def load_for_tokens(job: FinetuneJob) -> tuple[ModelWithHead, list[str]]:
-    return load_token_model(job.start_from or job.model, job.task)
-
-
-TASK_KINDS: dict[str, TaskKind] = {
-    "sentences": TaskKind(load_for_rows, lambda place, _: open_classifier(place), row_loss, score_rows),
-    "spans": TaskKind(load_for_tokens, open_token_model, span_loss, score_spans),
-    "tags": TaskKind(load_for_tokens, open_token_model, tag_loss, score_tags),
+LOSS_FUNCTIONS: dict[str, Callable[[Task, Tensor, Tensor], Tensor]] = {
+    "sentences": row_loss,
+    "spans": span_loss,
+    "tags": tag_loss,
+}
+SCORE_FUNCTIONS: dict[str, Callable[[Task, Any, dict[str, np.ndarray]], EvaluationResult]] = {
+    "sentences": score_rows,
+    "spans": score_spans,
+    "tags": score_tags,
 }
 
 
-def autocast(settings: FinetuneSettings, device: torch.device) -> Any:
+def autocast(settings: FinetuneSettings, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
 
 

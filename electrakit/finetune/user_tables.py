@@ -13,9 +13,9 @@ from electrakit.common.errors import UserError
 from electrakit.config.finetune import LabelKind
 from electrakit.finetune.read_glue import (
     Examples,
-    ExamplesBuilder,
     finite_number,
     label_number,
+    make_examples,
     problem_warnings,
     text_lines,
     tsv_lines,
@@ -41,15 +41,20 @@ MANY_VALUES = 20  # integers with more different values than this are measuremen
 
 @dataclass(frozen=True)
 class UserTable:
-    """The columns of a file, and its rows with their line numbers."""
+    """The columns of a file, and its rows: the place of each, for errors, and its fields by column."""
 
     path: Path
     columns: tuple[str, ...]
-    rows: list[tuple[int, dict[str, str]]]
+    rows: list[tuple[str, dict[str, str]]]
     warnings: tuple[str, ...] = ()
 
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Those whose names say that they are the sentences; empty if there are none."""
+        return next((columns for columns in TEXT_COLUMNS if set(columns) <= set(self.columns)), ())
 
-def read_table(path: Path) -> UserTable:
+
+def read_user_table(path: Path) -> UserTable:
     """Read a file by its suffix: .tsv or .txt (no quoting), .csv (with quoting), .jsonl; the first line names the columns."""
     readers = {".tsv": _tsv_rows, ".txt": _tsv_rows, ".csv": _csv_rows, ".jsonl": _json_rows, ".json": _json_rows}
     if path.suffix.lower() not in readers:
@@ -63,11 +68,11 @@ def read_table(path: Path) -> UserTable:
     return UserTable(path, tuple(rows[0][1]), rows, problem_warnings(path.name, counts))
 
 
-def _tsv_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    yield from _named(path, tsv_lines(path, counts))
+def _tsv_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    return _named(path, tsv_lines(path, counts))
 
 
-def _csv_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _csv_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[str, dict[str, str]]]:
     csv.field_size_limit(2**31 - 1)  # a text may be longer than the 128 kB that the module reads by default
     reader = csv.reader(io.StringIO("\n".join(text_lines(path, counts)), newline=""), strict=True)
     try:
@@ -76,7 +81,7 @@ def _csv_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str,
         raise UserError(f"{path} line {reader.line_num}: {error}; is it CSV with quotes? .tsv has none") from None
 
 
-def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, dict[str, str]]]:
+def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[str, dict[str, str]]]:
     _, header = next(rows, (0, []))
     if len(header) == 1 and any(mark in header[0] for mark in "\t;,|"):
         mark = "commas" if path.suffix.lower() == ".csv" else "tabs"
@@ -88,29 +93,29 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[
             raise UserError(
                 f"{path} line {number} has {len(fields)} columns, its first line {len(header)}: {', '.join(header)}"
             )
-        yield number, dict(zip(header, fields, strict=True))
+        yield f"{path} line {number}", dict(zip(header, fields, strict=True))
 
 
-def _json_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _json_rows(path: Path, counts: Counter[str]) -> Iterator[tuple[str, dict[str, str]]]:
     for number, line in enumerate(text_lines(path, counts), 1):
         if not line.strip():
             continue
+        where = f"{path} line {number}"
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"{path} line {number} is not JSON: {error}; {JSON_LINES}") from None
+            raise UserError(f"{where} is not JSON: {error}; {JSON_LINES}") from None
         if not isinstance(row, dict):
-            raise UserError(f"{path} line {number} is not a JSON object with named fields; {JSON_LINES}")
+            raise UserError(f"{where} is not a JSON object with named fields; {JSON_LINES}")
         texts = {name: "" if value is None else value for name, value in row.items()}
-        yield number, {name: text if isinstance(text, str) else json.dumps(text) for name, text in texts.items()}
+        yield where, {name: text if isinstance(text, str) else json.dumps(text) for name, text in texts.items()}
 
 
-def recognise(
+def recognise_task(
     train: UserTable, text: Sequence[str] | None, label: str | None, kind: LabelKind | None, name: str
 ) -> Task:
     """The task of a training file: its columns by their names, its kind by the labels."""
-    known = next((columns for columns in TEXT_COLUMNS if set(columns) <= set(train.columns)), ())
-    columns = tuple(text or known)
+    columns = tuple(text or train.text_columns)
     if not columns:
         raise UserError(
             f"{train.path} has the columns {', '.join(train.columns)}; name the columns of the sentences with --text"
@@ -122,17 +127,13 @@ def recognise(
         raise UserError(
             f"{train.path} has the columns {', '.join(train.columns)}; name the column of the label with --label"
         )
-    values = [field_of(train, line, row, label).strip() for line, row in train.rows]
+    values = [field_of(where, row, label).strip() for where, row in train.rows]
     if "" in values:
-        raise UserError(
-            f"{train.path} line {train.rows[values.index('')][0]} has no label; remove the row, or fill in its {label!r}"
-        )
+        where, _ = train.rows[values.index("")]
+        raise UserError(f"{where} has no label; remove the row, or fill in its {label!r}")
     task = Task(name, name, (), columns, (), label=label, labels=None, metrics=("spearman", "pearson"))
-    if (kind or kind_of(values)) == "regression":
-        numbers = [
-            label_number(task, value, f"{train.path} line {line}")
-            for (line, _), value in zip(train.rows, values, strict=True)
-        ]
+    if (kind or label_kind(values)) == "regression":
+        numbers = [label_number(task, value, where) for (where, _), value in zip(train.rows, values, strict=True)]
         return replace(task, scale=max(map(abs, numbers)) or 1.0)
     labels = tuple(sorted(set(values), key=_sort_key))
     if len(labels) < 2:
@@ -140,7 +141,7 @@ def recognise(
     return replace(task, labels=labels, metrics=("accuracy", "f1", "matthews")[: 3 if len(labels) == 2 else 1])
 
 
-def kind_of(values: Sequence[str]) -> LabelKind:
+def label_kind(values: Sequence[str]) -> LabelKind:
     """Numbers with fractions, or many different ones, make a regression; all else is classification."""
     numbers = [finite_number(value) for value in values]
     if None in numbers:
@@ -155,18 +156,18 @@ def _sort_key(label: str) -> tuple[float, str]:
     return (math.inf if number is None else number, label)
 
 
-def field_of(table: UserTable, line: int, row: dict[str, str], column: str) -> str:
+def field_of(where: str, row: dict[str, str], column: str) -> str:
     if column not in row:
-        raise UserError(f"{table.path} line {line} has no column {column!r}; it has {', '.join(row)}")
+        raise UserError(f"{where} has no column {column!r}; it has {', '.join(row)}")
     return row[column]
 
 
 def examples_of(table: UserTable, task: Task, needs_labels: bool = True) -> Examples:
     """The rows of a user's file. A test file may lack labels, or the values in their column."""
     has_labels = task.label != "" and any(row.get(task.label, "").strip() for _, row in table.rows)
-    builder = ExamplesBuilder(task, needs_labels or has_labels)
-    for line, row in table.rows:
-        texts = [field_of(table, line, row, column) for column in task.columns]
-        label = "" if builder.labels is None else field_of(table, line, row, task.label)
-        builder.add(texts, label, f"{table.path} line {line}")
-    return builder.examples(table.warnings + problem_warnings(table.path.name, builder.counts))
+    has_labels = has_labels or needs_labels
+    columns = (*task.columns, task.label) if has_labels else task.columns
+    rows = ((where, [field_of(where, row, column) for column in columns]) for where, row in table.rows)
+    counts: Counter[str] = Counter()
+    examples = make_examples(task, rows, has_labels, counts)
+    return replace(examples, warnings=table.warnings + problem_warnings(table.path.name, counts))

@@ -13,9 +13,8 @@ import electrakit as ek
 from electrakit.common.safe_load import require_safe
 from electrakit.finetune.classifier import load_classifier, load_tokenizer, open_classifier
 from electrakit.finetune.job import model_size
-from electrakit.finetune.tasks import TASKS
+from electrakit.finetune.tasks import TASKS, TOKEN_TASKS
 from electrakit.finetune.tokens.model import load_token_model
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS
 from electrakit.model.huggingface.write_model import open_model
 from electrakit.train.initial_weights import load_model
 from tests.helpers.tiny_glue import write_model

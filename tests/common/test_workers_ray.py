@@ -13,7 +13,7 @@ import ray
 import electrakit as ek
 from electrakit.common.errors import UserError
 from electrakit.common.workers_ray import RayWorkerPool, open_pool
-from electrakit.finetune.user_tables import read_table
+from electrakit.finetune.user_tables import read_user_table
 from tests.helpers.processes import HANG
 from tests.helpers.tiny_glue import write_glue, write_model
 
@@ -56,7 +56,7 @@ def test_failures_come_back_as_they_do_without_ray(cluster, tmp_path):
         with pytest.raises(RuntimeError, match=r"(?s)failed while working on its task:.*invalid literal.*'x'"):
             list(workers.map(int, ["1", "x"]))
         with pytest.raises(UserError, match=r"nothing\.tsv"):
-            list(workers.map(read_table, [tmp_path / "nothing.tsv"]))
+            list(workers.map(read_user_table, [tmp_path / "nothing.tsv"]))
         with pytest.raises(RuntimeError, match=r"(?s)a worker process failed.*pickle"):
             list(workers.map(open, ["/dev/null"]))
         assert list(workers.map(abs, [-4])) == [4]

@@ -8,14 +8,14 @@ from torch import nn
 from electrakit.common.errors import UserError
 from electrakit.config.finetune import FINETUNE_PRESETS, FinetuneSettings, lmtuners, official, paper, size_of
 from electrakit.finetune.classifier import Classifier, load_classifier
-from electrakit.finetune.optimizer import build_optimizer, depth_of, lr_at, parameter_groups, set_lr
+from electrakit.finetune.optimizer import build_optimizer, depth_of, finetune_lr, layerwise_groups, set_lr
 from electrakit.finetune.tasks import TASKS
 from tests.helpers.tiny_glue import write_model
 from tests.helpers.tiny_models import FAMILIES, tiny_config
 
 
 def lr_factors(classifier, settings):
-    groups = parameter_groups(classifier, settings)
+    groups = layerwise_groups(classifier, settings)
     names = {id(parameter): name for name, parameter in classifier.named_parameters()}
     return {names[id(parameter)]: group["lr_factor"] for group in groups for parameter in group["params"]}
 
@@ -45,7 +45,7 @@ def test_layers_learn_slower_the_further_down_they_are(tmp_path):
 def test_every_parameter_is_trained_once_and_every_family_has_depths(family):
     model = transformers.AutoModelForSequenceClassification.from_config(tiny_config(family, num_labels=2))
     classifier = Classifier(model, "official")
-    groups = parameter_groups(classifier, FinetuneSettings(weight_decay=0.1))
+    groups = layerwise_groups(classifier, FinetuneSettings(weight_decay=0.1))
     parameters = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(parameters) == sorted(id(parameter) for parameter in classifier.parameters())
     depths = {depth_of(name) for name, _ in classifier.named_parameters()}
@@ -56,13 +56,13 @@ def test_every_parameter_is_trained_once_and_every_family_has_depths(family):
 
 def test_the_rate_rises_for_a_tenth_and_falls_to_nothing():
     settings = FinetuneSettings(lr=1.0, warmup=0.1)
-    rates = [lr_at(settings, step, 100) for step in range(100)]
+    rates = [finetune_lr(settings, step, 100) for step in range(100)]
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert rates[10] == 1.0
     assert rates[-1] == pytest.approx(1 / 90)
-    theirs = [lr_at(FinetuneSettings(lr=1.0, warmup=0.1, adam="official"), step, 100) for step in range(100)]
+    theirs = [finetune_lr(FinetuneSettings(lr=1.0, warmup=0.1, adam="official"), step, 100) for step in range(100)]
     assert theirs == pytest.approx([(1 - step / 100) * min(1, step / 10) for step in range(100)])
-    assert lr_at(settings, 0, 1) == 1.0
+    assert finetune_lr(settings, 0, 1) == 1.0
 
 
 def test_official_adam_corrects_no_bias():

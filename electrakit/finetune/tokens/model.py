@@ -8,7 +8,7 @@ from torch import Tensor
 
 from electrakit.common.errors import UserError
 from electrakit.common.safe_load import explain_load_errors
-from electrakit.finetune.classifier import ModelWithHead, glorot_linear, label_settings, load_model
+from electrakit.finetune.classifier import ModelWithHead, glorot_linear, load_pretrained
 from electrakit.finetune.tasks import Task
 
 ANSWERABLE_FILE = "answerable.safetensors"
@@ -44,11 +44,10 @@ class TokenModel(ModelWithHead):
             save_file(weights, folder / ANSWERABLE_FILE)
 
 
-def load_token_model(place: str, task: Task) -> tuple[TokenModel, list[str]]:
-    """The encoder of a folder or of the hub with a new head, and messages about it."""
+def load_token_model(place: str, task: Task) -> TokenModel:
+    """The encoder of a folder or of the hub with a new head."""
     labels = (task.labels or ()) if task.kind == "tags" else SPAN_LABELS
-    settings = {"num_labels": len(labels), "ignore_mismatched_sizes": True, **label_settings(labels)}
-    return TokenModel(_load(place, task, **settings), task), []
+    return TokenModel(_load(place, task, labels), task)
 
 
 def open_token_model(place: str, task: Task) -> TokenModel:
@@ -62,7 +61,7 @@ def open_token_model(place: str, task: Task) -> TokenModel:
     return found.eval()
 
 
-def _load(place: str, task: Task, **settings: Any) -> Any:
+def _load(place: str, task: Task, new_labels: tuple[str, ...] = ()) -> Any:
     """The model of the task's kind. Some families have one with other outputs, which cannot be used."""
     import transformers
 
@@ -70,7 +69,7 @@ def _load(place: str, task: Task, **settings: Any) -> Any:
         "spans": (transformers.AutoModelForQuestionAnswering, "model of spans", "start_logits"),
         "tags": (transformers.AutoModelForTokenClassification, "tagger", "logits"),
     }[task.kind]
-    model = load_model(place, auto_class, what, **settings)
+    model = load_pretrained(place, auto_class, what, new_labels)
     with torch.no_grad(), explain_load_errors(place):
         outputs = model(input_ids=torch.arange(4)[None] % model.config.vocab_size)
     if output not in outputs:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -39,14 +39,16 @@ def span_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Answer:
-    """A span of a text that may answer a question."""
+    """A span of a text that may answer a question, as the official code writes it."""
 
     text: str
+    probability: float
+    """Among the best answers to the question."""
     start_logit: float
     end_logit: float
 
 
-def score_spans(task: Task, rows: dict[str, Any], logits: dict[str, np.ndarray]) -> EvaluationResult:
+def score_spans(task: Task, rows: dict[str, EncodedWindows], logits: dict[str, np.ndarray]) -> EvaluationResult:
     """The scores of the answers, and the files that the official scripts take."""
     evaluation = EvaluationResult()
     for name, windows in rows.items():
@@ -92,26 +94,8 @@ def best_texts(
 
 
 def ranked(best: dict[str, list[Answer]]) -> dict[str, list[dict[str, Any]]]:
-    """The n best answers to each question as the official code writes them, with their probability among these."""
-    return {
-        name: [
-            {
-                "text": answer.text,
-                "probability": probability,
-                "start_logit": answer.start_logit,
-                "end_logit": answer.end_logit,
-            }
-            for answer, probability in zip(answers, probabilities_of(answers), strict=True)
-        ]
-        for name, answers in best.items()
-    }
-
-
-def probabilities_of(answers: Sequence[Answer]) -> list[float]:
-    """The softmax of their scores."""
-    scores = np.asarray([answer.start_logit + answer.end_logit for answer in answers], np.float64)
-    powers = np.exp(scores - scores.max(initial=-np.inf))
-    return (powers / powers.sum()).tolist()
+    """The n best answers to each question, for JSON."""
+    return {name: [asdict(answer) for answer in answers] for name, answers in best.items()}
 
 
 def answers_of(windows: EncodedWindows, logits: np.ndarray) -> tuple[dict[str, list[Answer]], dict[str, float]]:
@@ -132,14 +116,17 @@ def answers_of(windows: EncodedWindows, logits: np.ndarray) -> tuple[dict[str, l
             if logits.shape[1] > 2:
                 null_odds[question.id] = min(null_odds.get(question.id, np.inf), float(found[0, 2]))
         context, offsets = windows.contexts[question.context], windows.offsets[question.context]
-        different: dict[str, Answer] = {}
+        different: dict[str, list[float]] = {}  # by text: the logits of its ends
         for _, start, end, *ends in sorted(spans, key=lambda span: -span[0]):
             text = context[offsets[start, 0] : offsets[end, 1]].strip()
-            if text and text not in different:  # otherwise a better span has the same text
-                different[text] = Answer(text, *ends)
+            if text:
+                different.setdefault(text, ends)  # a better span may have the same text
             if len(different) == NUM_BEST:
                 break
-        best[question.id] = list(different.values())
+        scores = np.asarray([sum(ends) for ends in different.values()], np.float64)
+        powers = np.exp(scores - scores.max(initial=-np.inf))
+        shares = zip((powers / powers.sum()).tolist(), different.items(), strict=True)
+        best[question.id] = [Answer(text, share, *ends) for share, (text, ends) in shares]
     return best, null_odds
 
 

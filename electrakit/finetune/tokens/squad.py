@@ -1,16 +1,15 @@
 """Reads the questions of SQuAD's files; what is wrong in a file is reported with its place."""
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from electrakit.common.errors import UserError
-from electrakit.finetune.read_glue import rows_warning
+from electrakit.finetune.read_glue import require_file, rows_warning
 from electrakit.finetune.tasks import Split, Task
-from electrakit.finetune.tokens.tasks import require_file
-from electrakit.finetune.user_tables import field_of, read_table
+from electrakit.finetune.user_tables import field_of, read_user_table
 
 JSON_TYPES = {str: "text", int: "number", list: "list"}
 
@@ -46,29 +45,29 @@ class JsonObject:
     place: str
     content: Any
 
+    @property
+    def where(self) -> str:
+        return f"{self.path} {self.place or 'at the top'}"
+
     def field(self, name: str, wanted: type) -> Any:
         value = self.content.get(name) if isinstance(self.content, dict) else None
         if not isinstance(value, wanted) or isinstance(value, bool):
-            where = self.place or "at the top"
-            raise UserError(f"{self.path} {where} has no {JSON_TYPES[wanted]} {name!r}; is it a file of SQuAD?")
+            raise UserError(f"{self.where} has no {JSON_TYPES[wanted]} {name!r}; is it a file of SQuAD?")
         return value
 
-    def objects(self, name: str) -> list[Self]:
+    def objects(self, name: str) -> Iterator[Self]:
         """The objects of a list."""
-        found = [
-            type(self)(self.path, f"{self.place}.{name}[{number}]".lstrip("."), content)
-            for number, content in enumerate(self.field(name, list))
-        ]
-        for each in found:
-            if not isinstance(each.content, dict):
-                raise UserError(f"{self.path} {each.place} is {each.content!r:.40}, not an object with named fields")
-        return found
+        for number, content in enumerate(self.field(name, list)):
+            entry = type(self)(self.path, f"{self.place}.{name}[{number}]".lstrip("."), content)
+            if not isinstance(content, dict):
+                raise UserError(f"{entry.where} is {content!r:.40}, not an object with named fields")
+            yield entry
 
 
 def read_squad(data: str, task: Task, split: Split) -> SquadExamples:
     """The questions of a split. Training questions whose answer is not where the file says are left out."""
     path = require_file(data, task, split)
-    found = read_json(path, lambda entry, context: labelled_question(entry, context, task))
+    found = read_json(path, task)
     warnings = rows_warning(task, split, len(found.questions), "questions")
     kept = [one for one in found.questions if split.name != "train" or is_in_place(one, found.contexts[one.context])]
     if not kept:
@@ -81,8 +80,8 @@ def read_squad(data: str, task: Task, split: Split) -> SquadExamples:
 def read_unlabelled(path: Path) -> SquadExamples:
     """Questions without answers, from a file of SQuAD or a table with a question and a context in each row."""
     if path.suffix.lower() == ".json":
-        return read_json(path, unlabelled_question)
-    table = read_table(path)
+        return read_json(path)
+    table = read_user_table(path)
     missing = {"question", "context"} - set(table.columns)
     if missing:
         raise UserError(
@@ -90,15 +89,15 @@ def read_unlabelled(path: Path) -> SquadExamples:
         )
     contexts: dict[str, int] = {}
     found = []
-    for number, (line, row) in enumerate(table.rows):
-        text, context = (field_of(table, line, row, column) for column in ("question", "context"))
+    for number, (where, row) in enumerate(table.rows):
+        text, context = (field_of(where, row, column) for column in ("question", "context"))
         question = SquadQuestion(row.get("id", str(number)), text, contexts.setdefault(context, len(contexts)))
-        found.append((f"line {line}", question))
-    return SquadExamples(unique(path, found), list(contexts), table.warnings)
+        found.append((where, question))
+    return SquadExamples(unique(found), list(contexts), table.warnings)
 
 
-def read_json(path: Path, question_of: Callable[[JsonObject, int], SquadQuestion]) -> SquadExamples:
-    """All questions and texts of a file of SQuAD, in their order."""
+def read_json(path: Path, task: Task | None = None) -> SquadExamples:
+    """All questions and texts of a file of SQuAD, in their order; without a task, the answers are not read."""
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -110,38 +109,36 @@ def read_json(path: Path, question_of: Callable[[JsonObject, int], SquadQuestion
     for article in JsonObject(path, "", content).objects("data"):
         for paragraph in article.objects("paragraphs"):
             contexts.append(paragraph.field("context", str))
-            found += [(entry.place, question_of(entry, len(contexts) - 1)) for entry in paragraph.objects("qas")]
+            for entry in paragraph.objects("qas"):
+                answers, start = answers_in(entry, task) if task else ((), 0)
+                name, text = entry.field("id", str), entry.field("question", str)
+                found.append((entry.where, SquadQuestion(name, text, len(contexts) - 1, answers, start)))
     if not found:
         raise UserError(f"{path} has no questions")
-    return SquadExamples(unique(path, found), contexts)
+    return SquadExamples(unique(found), contexts)
 
 
-def unique(path: Path, found: Iterable[tuple[str, SquadQuestion]]) -> list[SquadQuestion]:
-    """Questions with their places in the file -> the questions, if no id is there twice."""
+def unique(found: Iterable[tuple[str, SquadQuestion]]) -> list[SquadQuestion]:
+    """Questions with their places -> the questions, if no id is there twice."""
     questions: dict[str, SquadQuestion] = {}
     for where, question in found:
         if question.id in questions:
-            raise UserError(f"{path} {where}: the id {question.id!r} was there before")
+            raise UserError(f"{where}: the id {question.id!r} was there before")
         questions[question.id] = question
     return list(questions.values())
 
 
-def unlabelled_question(entry: JsonObject, context: int) -> SquadQuestion:
-    return SquadQuestion(entry.field("id", str), entry.field("question", str), context)
-
-
-def labelled_question(entry: JsonObject, context: int, task: Task) -> SquadQuestion:
+def answers_in(entry: JsonObject, task: Task) -> tuple[tuple[str, ...], int]:
+    """The answers to a question, and where the first begins in the text."""
     answers = [(answer.field("text", str), answer.field("answer_start", int)) for answer in entry.objects("answers")]
     is_impossible = entry.content.get("is_impossible", not answers)
-    where = f"{entry.path} {entry.place}"
     if not isinstance(is_impossible, bool):
-        raise UserError(f"{where}: 'is_impossible' is {is_impossible!r}; it must be true or false")
+        raise UserError(f"{entry.where}: 'is_impossible' is {is_impossible!r}; it must be true or false")
     if is_impossible and not task.may_be_unanswerable:
-        raise UserError(f"{where} has no answer: SQuAD 1.1 has none of these; use --task squad2")
+        raise UserError(f"{entry.where} has no answer: SQuAD 1.1 has none of these; use --task squad2")
     if is_impossible == bool(answers):
-        raise UserError(f"{where} has {len(answers)} answers, and 'is_impossible' is {is_impossible}")
-    texts = tuple(text for text, _ in answers)
-    return replace(unlabelled_question(entry, context), answers=texts, start=answers[0][1] if answers else 0)
+        raise UserError(f"{entry.where} has {len(answers)} answers, and 'is_impossible' is {is_impossible}")
+    return tuple(text for text, _ in answers), answers[0][1] if answers else 0
 
 
 def is_in_place(question: SquadQuestion, context: str) -> bool:

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
 from electrakit.finetune.encode import EncodedRows, starts_of
-from electrakit.finetune.read_glue import problem_warnings, rows_warning, tsv_lines
+from electrakit.finetune.read_glue import problem_warnings, require_file, rows_warning, tsv_lines
 from electrakit.finetune.results import EvaluationResult
 from electrakit.finetune.tasks import Split, Task
-from electrakit.finetune.tokens.tasks import require_file
-from electrakit.finetune.tokens.windows import frame_of, tokens_of
+from electrakit.finetune.tokens.windows import frame_of, tokens_and_offsets
 
 NO_TAG = -100  # the label of tokens that are not the first of a word
 OUTSIDE = "O"
@@ -97,7 +96,7 @@ def encode_tags(examples: TagExamples, tokenizer: Any, length: int, is_training:
     """The first token of each word has its tag. Words beyond `length` are cut; their predicted tag is O."""
     frame = frame_of(tokenizer, 1)
     numbers = {label: number for number, label in enumerate(examples.labels)}
-    texts, offsets = tokens_of([" ".join(words) for words in examples.words], tokenizer)
+    texts, offsets = tokens_and_offsets([" ".join(words) for words in examples.words], tokenizer)
     room = length - frame.num_special
     ids, labels, word_of = [], [], []
     for words, tags, text, places in zip(examples.words, examples.tags, texts, offsets, strict=True):
@@ -126,7 +125,7 @@ def tag_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
     return losses.sum(-1) * len(targets) / num_words
 
 
-def score_tags(task: Task, rows: dict[str, Any], logits: dict[str, np.ndarray]) -> EvaluationResult:
+def score_tags(task: Task, rows: dict[str, EncodedSentences], logits: dict[str, np.ndarray]) -> EvaluationResult:
     """Chunk F1, and a file of words, tags and predicted tags that conlleval takes."""
     evaluation = EvaluationResult()
     for name, sentences in rows.items():

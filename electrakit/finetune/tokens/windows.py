@@ -87,15 +87,15 @@ def encode_squad(examples: SquadExamples, tokenizer: Any, length: int, is_traini
     max_question = min(MAX_QUESTION, (length - frame.num_special) // 2)
     if max_question < MIN_WINDOW // 2:
         raise UserError(f"--length {length} leaves no room for a question and a text; use --length 32 or more")
-    texts, offsets = tokens_of(examples.contexts, tokenizer)
-    question_tokens, _ = tokens_of([question.text for question in examples.questions], tokenizer)
+    texts, offsets = tokens_and_offsets(examples.contexts, tokenizer)
+    question_tokens, _ = tokens_and_offsets([question.text for question in examples.questions], tokenizer)
     ids, segments, labels, question_of, first_tokens, can_start = [], [], [], [], [], []
     for number, question in enumerate(examples.questions):
         words, text = question_tokens[number][:max_question], texts[question.context]
         windows = windows_of(len(text), length - frame.num_special - len(words))
         span = span_of(question, offsets[question.context])
         shift = len(frame.special[0]) + len(words) + len(frame.special[1])
-        for place, (start, end) in enumerate(windows):
+        for start, end in windows:
             ids.append(frame.around(words, text[start:end]))
             if frame.segments is not None:
                 segments.append(frame.segments_around(words, text[start:end]))
@@ -105,8 +105,8 @@ def encode_squad(examples: SquadExamples, tokenizer: Any, length: int, is_traini
             labels.append((*answer, not question.answers, shift, shift + end - start - 1))
             question_of.append(number)
             first_tokens.append(start)
-            if not is_training:
-                can_start.append(most_context(windows, place))
+        if not is_training:
+            can_start += most_context(windows)
     return EncodedWindows(
         ids=np.concatenate(ids),
         segments=np.concatenate(segments) if segments else None,
@@ -121,7 +121,7 @@ def encode_squad(examples: SquadExamples, tokenizer: Any, length: int, is_traini
     )
 
 
-def tokens_of(texts: list[str], tokenizer: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def tokens_and_offsets(texts: list[str], tokenizer: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The ids of each text without special tokens, and where its tokens begin and end in it (tokens, 2)."""
     columns = tokenize(tokenizer, [texts], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     return columns["input_ids"], [offsets.reshape(-1, 2) for offsets in columns["offset_mapping"]]
@@ -148,16 +148,11 @@ def span_of(question: SquadQuestion, offsets: np.ndarray) -> tuple[int, int] | N
     return (int(inside[0]), int(inside[-1])) if len(inside) else None
 
 
-def most_context(windows: list[tuple[int, int]], place: int) -> np.ndarray:
-    """Which tokens of a window (tokens) have the most context in it: the shorter of what is left and right of them."""
-    start, end = windows[place]
-    tokens = np.arange(start, end)
-    best_score, best = np.full(len(tokens), -np.inf), np.full(len(tokens), place)
-    for number, (other_start, other_end) in enumerate(windows):
-        if other_end <= start or other_start >= end:
-            continue
-        score = np.minimum(tokens - other_start, other_end - 1 - tokens) + 0.01 * (other_end - other_start)
-        score = np.where((tokens >= other_start) & (tokens < other_end), score, -np.inf)
-        best = np.where(score > best_score, number, best)
-        best_score = np.maximum(score, best_score)
-    return best == place
+def most_context(windows: list[tuple[int, int]]) -> list[np.ndarray]:
+    """For each window: which of its tokens have the most context in it, the shorter of what is left and right of them."""
+    scores = np.full((len(windows), windows[-1][1]), -np.inf)  # (windows, tokens of the text)
+    for number, (start, end) in enumerate(windows):
+        left = np.arange(end - start)
+        scores[number, start:end] = np.minimum(left, left[::-1]) + 0.01 * (end - start)
+    best = scores.argmax(0)
+    return [best[start:end] == number for number, (start, end) in enumerate(windows)]

@@ -11,6 +11,7 @@ import electrakit as ek
 from electrakit.common.errors import UserError
 from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.classifier import load_tokenizer
+from electrakit.finetune.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.model import open_token_model
 from electrakit.finetune.tokens.spans import (
     MAX_ANSWER,
@@ -24,7 +25,6 @@ from electrakit.finetune.tokens.spans import (
 )
 from electrakit.finetune.tokens.squad import read_squad
 from electrakit.finetune.tokens.squad_metrics import first_scores, second_scores
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.windows import encode_squad
 from electrakit.finetune.train_job import evaluate
 from tests.helpers.command_line import electra

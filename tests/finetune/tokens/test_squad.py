@@ -5,8 +5,9 @@ import json
 import pytest
 
 from electrakit.common.errors import UserError
+from electrakit.finetune.read_glue import find_file
+from electrakit.finetune.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.squad import read_squad
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS, find_token_file
 from tests.helpers.tiny_tokens import squad, write_squad
 
 FIRST, SECOND = TOKEN_TASKS["squad"], TOKEN_TASKS["squad2"]
@@ -29,8 +30,8 @@ def test_questions_answers_and_texts_are_read(tmp_path):
 
 def test_files_are_found_in_the_folder_or_in_one_of_the_tasks_name(tmp_path):
     write_squad(tmp_path / "SQuAD_v1")
-    assert find_token_file(str(tmp_path), FIRST, FIRST.split("dev")) == tmp_path / "SQuAD_v1" / "dev-v1.1.json"
-    assert find_token_file(str(tmp_path / "SQuAD_v1"), FIRST, FIRST.split("dev")).name == "dev-v1.1.json"
+    assert find_file(str(tmp_path), FIRST, FIRST.split("dev")) == tmp_path / "SQuAD_v1" / "dev-v1.1.json"
+    assert find_file(str(tmp_path / "SQuAD_v1"), FIRST, FIRST.split("dev")).name == "dev-v1.1.json"
     with pytest.raises(UserError, match=r"SQuAD 2\.0 has no train-v2\.0\.json or train\.json in"):
         read_squad(str(tmp_path), SECOND, SECOND.split("train"))
     with pytest.raises(UserError, match=r"does not exist; it should hold train-v1\.1\.json"):

@@ -11,6 +11,7 @@ import transformers
 import electrakit as ek
 from electrakit.common.errors import UserError
 from electrakit.finetune.classifier import load_tokenizer
+from electrakit.finetune.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.tags import (
     NO_TAG,
     chunk_scores,
@@ -21,7 +22,6 @@ from electrakit.finetune.tokens.tags import (
     tags_of,
     with_labels,
 )
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS
 from tests.helpers.tiny_glue import write_model
 from tests.helpers.tiny_tokens import write_chunks
 

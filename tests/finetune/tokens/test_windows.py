@@ -9,10 +9,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from electrakit.common.errors import UserError
+from electrakit.finetune.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.spans import answers_of
 from electrakit.finetune.tokens.squad import SquadExamples, SquadQuestion, read_squad
 from electrakit.finetune.tokens.tags import TagExamples, encode_tags
-from electrakit.finetune.tokens.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.windows import encode_squad, most_context, span_of, windows_of
 from tests.helpers.tiny_glue import WORDS, write_tokenizer
 from tests.helpers.tiny_tokens import write_squad
@@ -43,7 +43,7 @@ def test_windows_cover_a_text_and_overlap(num_tokens, room):
 @pytest.mark.parametrize(("num_tokens", "room"), [(20, 20), (700, 400), (901, 129), (50, 6)])
 def test_an_answer_begins_in_the_one_window_with_most_context(num_tokens, room):
     windows = windows_of(num_tokens, room)
-    found = [most_context(windows, place) for place in range(len(windows))]
+    found = most_context(windows)
     for token in range(num_tokens):
         holds = [number for number, (start, end) in enumerate(windows) if start <= token < end]
         context = {
