@@ -48,12 +48,12 @@ def draw(keys: Tensor, num_tokens: int, num_chosen: int) -> Draws:
     index = torch.cat([torch.arange(size, device=keys.device) for size in sizes])
     kind = torch.cat([torch.full((size,), number, device=keys.device) for number, size in enumerate(sizes)])
     first, second = threefry((keys[:, :1], keys[:, 1:]), (index, kind))  # (B, T + 2 K) each
-    priority, mask, sample = uniform(first).split(sizes, dim=-1)
-    token = uniform(second)[:, num_tokens : num_tokens + num_chosen]
+    priority, mask, sample = to_unit_interval(first).split(sizes, dim=-1)
+    token = to_unit_interval(second)[:, num_tokens : num_tokens + num_chosen]
     return Draws(priority, mask, token, sample)
 
 
-def uniform(words: Tensor) -> Tensor:
+def to_unit_interval(words: Tensor) -> Tensor:
     """32-bit words as float32 in [0, 1): 24 bits, so that 1 is never reached by rounding."""
     return (words >> 8).float() * 2.0**-24
 
