@@ -68,7 +68,7 @@ def predict_with_kernel(
     logits = F.linear(chosen, model.body.embeddings.word.weight)  # (M, V)
     targets = originals[counts]
     # The kernel always samples, which costs next to nothing.
-    numbers = torch.zeros(len(targets)) if draws is None else draws[counts].float()
+    numbers = torch.zeros_like(targets, dtype=torch.float32) if draws is None else draws[counts].float()
     forbidden = torch.tensor(without, dtype=torch.int64)
     losses, best, found = kernels.Predict.apply(logits, model.output_bias, targets, numbers, forbidden, temperature)
     sampled = None if draws is None else originals.masked_scatter(counts, torch.where(found < 0, targets, found))
