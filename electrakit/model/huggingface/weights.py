@@ -188,9 +188,10 @@ def to_transformers(network: Generator | Discriminator) -> "PreTrainedModel":
 
     if not isinstance(network, Generator | Discriminator):
         raise UserError(f"{type(network).__name__} is not one of our networks; pass a Generator or a Discriminator")
-    family = FAMILIES[network.config.body]
-    is_generator = isinstance(network, Generator)
-    settings = _their_settings(network.config, family)
+    config, is_generator = network.config, isinstance(network, Generator)
+    family = FAMILIES[config.body]
+    settings = {name: getattr(config, ours) for ours, names in family.fields.items() for name in names}
+    settings |= family.fixed | {"sep_token_id": config.sep_token_id} | family.more_settings(config)
     if family.num_labels == 2 and not is_generator:
         settings |= LABELS
     class_name = family.generator_class if is_generator else family.discriminator_class
@@ -255,11 +256,6 @@ def _merge(key: str, tensors: list[Tensor], family: Family) -> Tensor:
     if family.num_labels == 2 and key.startswith("score."):
         return tensors[0][1:] - tensors[0][:1]
     return torch.cat(tensors)
-
-
-def _their_settings(config: NetworkConfig, family: Family) -> dict[str, Any]:
-    settings = {name: getattr(config, ours) for ours, theirs in family.fields.items() for name in theirs}
-    return settings | family.fixed | {"sep_token_id": config.sep_token_id} | family.more_settings(config)
 
 
 def _our_config(theirs: Any, family: Family, sep_token_id: int | None) -> NetworkConfig:
