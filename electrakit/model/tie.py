@@ -43,7 +43,9 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
         assert all(id(new) in known for _, new in replacements), "a parameter was not replaced"
         generator.is_tied = True  # type: ignore[assignment]
     if is_transformers(generator):
-        _tie_word_tables(generator, is_required=share == "embeddings")
+        if share == "embeddings" and output_table(generator) is not None:
+            generator.config.tie_word_embeddings = True  # saving, loading and tie_weights() keep it
+        tie_output_table(generator)
 
 
 def shared_parameters(generator: nn.Module, discriminator: nn.Module) -> list[str]:
@@ -194,7 +196,7 @@ class Embeddings(NamedTuple):
     def of(cls, model: nn.Module) -> "Embeddings":
         if parts := _known_parts(model):
             return cls(parts, ["word.weight"])
-        words = model.get_input_embeddings() if is_transformers(model) else None  # type: ignore[operator]
+        words = model.get_input_embeddings() if is_transformers(model) else None
         tables = [(name, each) for name, each in _body(model).named_modules() if isinstance(each, nn.Embedding)]
         parameters = {
             f"{'word' if table is words else name}.{part}": weight
@@ -235,7 +237,14 @@ def _known_parts(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def encoder_replacements(generator: nn.Module, discriminator: nn.Module) -> Replacements:
     """Match all parameters of the two bodies by name."""
-    _check_same_settings(generator, discriminator)
+    # Weights of equal shapes may be used differently: with another number of heads, or other position numbers.
+    mine, others = _used_settings(generator), _used_settings(discriminator)
+    for name in [*mine, *others]:
+        if mine.get(name) != others.get(name):
+            raise UserError(
+                f"cannot share the encoder: generator has {name} {mine.get(name)}, discriminator {others.get(name)}; "
+                "make them equal or use share='embeddings'"
+            )
     ours, theirs = _body_parameters(generator, discriminator), _body_parameters(discriminator, generator)
     for name in [*ours, *theirs]:
         size, other = (tuple(body[name].shape) if name in body else None for body in (ours, theirs))
@@ -257,17 +266,6 @@ USED_SETTINGS = (
     *("layer_types", "local_attention", "sliding_window"),
 )
 """Settings of transformers' models that change what equal weights compute."""
-
-
-def _check_same_settings(generator: nn.Module, discriminator: nn.Module) -> None:
-    """Weights of equal shapes may be used differently: with another number of heads, or other position numbers."""
-    ours, theirs = (_used_settings(model) for model in (generator, discriminator))
-    for name in [*ours, *theirs]:
-        if ours.get(name) != theirs.get(name):
-            raise UserError(
-                f"cannot share the encoder: generator has {name} {ours.get(name)}, discriminator {theirs.get(name)}; "
-                "make them equal or use share='embeddings'"
-            )
 
 
 def _used_settings(model: nn.Module) -> dict[str, Any]:
@@ -307,20 +305,10 @@ def _replace(model: nn.Module, replacements: Replacements) -> None:
                 setattr(module, name, new_for[id(parameter)])
 
 
-def _tie_word_tables(generator: Any, is_required: bool) -> None:
-    """Tie the output table of a transformers generator to its word table: as configured, or always if embeddings are shared."""
-    if is_required and output_table(generator) is not None:
-        generator.config.tie_word_embeddings = True  # so that saving, loading and tie_weights() keep it
-    tie_output_table(generator)
-    layer = output_table(generator)
-    is_tied = layer is None or layer.weight is generator.get_input_embeddings().weight
-    assert is_tied or not generator.config.tie_word_embeddings, "the output layer holds an old table"
-
-
 def _body(model: nn.Module) -> nn.Module:
     """A transformers model without its head; our network's body; of a Sequential that adds a head to a network, the network."""
     if is_transformers(model):
-        return model.base_model  # type: ignore[return-value]
+        return model.base_model
     if isinstance(model, Network):
         return model.body
     first = next(model.children(), None) if type(model) is nn.Sequential else None
@@ -330,5 +318,5 @@ def _body(model: nn.Module) -> nn.Module:
 def _family(model: nn.Module) -> Any:
     """Within a family, parts of different sizes are an error; across families they are just not shared."""
     if is_transformers(model):
-        return model.config.model_type  # type: ignore[union-attr]
+        return model.config.model_type
     return model.config.body if isinstance(model, Network) else None
