@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +37,8 @@ def as_generator(
     x-transformers and reformer-pytorch. Name any other with `mask_argument`: it gets a bool (B, T) that is true for real tokens, or with
     `masks_padding=True` for padding.
     """
+    check_special_ids(model, pad_token_id, sep_token_id)
     if getattr(original(model), "gathers_positions", False):
-        check_special_ids(model, pad_token_id, sep_token_id)
         return model
     if is_transformers(model):
         require_masked_lm(model)
@@ -48,7 +48,6 @@ def as_generator(
             f"generator {_name(model)} is causal: it does not see what follows a [MASK]; build it without causal attention",
             stacklevel=3,
         )
-    check_special_ids(model, pad_token_id, sep_token_id)
     return GeneratorAdapter(model, InputsFor.of(model, pad_token_id, sep_token_id, mask_argument, masks_padding))
 
 
@@ -231,40 +230,32 @@ def vocab_size_of(*models: Any) -> int | None:
     return None
 
 
-class BuiltWith(NamedTuple):
-    """The special tokens that a model was built for; None where it names none."""
-
-    pad: int | None
-    sep: int | None = None
-    has_segments: bool = False
-
-    @classmethod
-    def of(cls, model: Any) -> "BuiltWith":
-        model = original(model)
-        if isinstance(model, Network):
-            return cls(model.config.pad_token_id, model.config.sep_token_id, model.config.body == "classic")
-        if isinstance(model, Adapter):
-            given = model.inputs_for
-            return cls(given.pad_token_id, given.sep_token_id, given.has_segments)
-        # transformers' sep_token_id has no effect: the segments come from us.
-        return cls(getattr(model.config, "pad_token_id", None) if is_transformers(model) else None)
+def special_ids_of(model: nn.Module) -> tuple[int | None, int | None, bool]:
+    """The ids of [PAD] and [SEP] that a model was built for, None where it names none; and whether it has segments."""
+    model = original(model)
+    if isinstance(model, Network):
+        return model.config.pad_token_id, model.config.sep_token_id, model.config.body == "classic"
+    if isinstance(model, Adapter):
+        return model.inputs_for.pad_token_id, model.inputs_for.sep_token_id, model.inputs_for.has_segments
+    # transformers' sep_token_id has no effect: the segments come from us.
+    return getattr(model.config, "pad_token_id", None) if is_transformers(model) else None, None, False
 
 
 def sep_token_of(*models: nn.Module | str) -> int | None:
     """Of the first of our networks and adapters that was built with one."""
-    known = (BuiltWith.of(model).sep for model in models if not isinstance(model, str))
+    known = (special_ids_of(model)[1] for model in models if not isinstance(model, str))
     return next((sep for sep in known if sep is not None), None)
 
 
 def check_special_ids(model: nn.Module, pad_token_id: int, sep_token_id: int | None) -> None:
     """Refuse a model that was built for other ids of [PAD] and [SEP]; `sep_token_id=None` fits every model."""
-    built = BuiltWith.of(model)
+    pad, sep, has_segments = special_ids_of(model)
     message = f"{_name(model)} was built with {{0}}={{1}}, but {{0}}={{2}}; make them equal"
-    if built.pad not in (None, pad_token_id):
-        raise UserError(message.format("pad_token_id", built.pad, pad_token_id))
-    if sep_token_id not in (None, built.sep) and (built.has_segments or built.sep is not None):
-        raise UserError(message.format("sep_token_id", built.sep, sep_token_id))
-    if sep_token_id is None and built.sep is None and isinstance(original(model), Network) and built.has_segments:
+    if pad not in (None, pad_token_id):
+        raise UserError(message.format("pad_token_id", pad, pad_token_id))
+    if sep_token_id not in (None, sep) and (has_segments or sep is not None):
+        raise UserError(message.format("sep_token_id", sep, sep_token_id))
+    if sep_token_id is None and sep is None and isinstance(original(model), Network) and has_segments:
         warn_of_no_segments(model)
 
 
