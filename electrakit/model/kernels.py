@@ -138,18 +138,15 @@ def call(name: str, types: Types, *arguments: Any) -> None:
     arguments = (*arguments, torch.get_num_threads())
     values = []
     for place, (letter, argument) in enumerate(zip(SIGNATURES[name].split(), arguments, strict=True)):
-        if letter not in tensors:
-            if isinstance(argument, Tensor):
-                raise TypeError(f"{name}: argument {place} is a tensor, wanted a number")
-            values.append(argument)
-        elif argument is None:
-            values.append(None)
-        elif argument.dtype != tensors[letter] or argument.device.type != "cpu" or not argument.is_contiguous():
-            raise TypeError(
-                f"{name}: argument {place} is {argument.dtype} on {argument.device}; wanted {tensors[letter]}"
-            )
+        wanted = tensors.get(letter)
+        if wanted is None or argument is None:
+            is_right = not isinstance(argument, Tensor)
         else:
-            values.append(argument.data_ptr())
+            is_right = argument.dtype == wanted and argument.device.type == "cpu" and argument.is_contiguous()
+        if not is_right:
+            what = f"{argument.dtype} on {argument.device}"
+            raise TypeError(f"{name}: argument {place} is {what}; wanted {wanted or 'a number'}")
+        values.append(argument.data_ptr() if isinstance(argument, Tensor) else argument)
     kernels[types, name](*values)
 
 

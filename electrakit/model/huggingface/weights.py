@@ -294,16 +294,12 @@ def _find_sep(theirs: Any, family: Family, asked: int | None) -> int | None:
 
 def _find_class(model: Any) -> tuple[Family, type[Generator] | type[Discriminator]]:
     class_name = type(model).__name__
+    known: dict[str, tuple[Family, type[Generator] | type[Discriminator]]] = {}
     for family in FAMILIES.values():
-        if class_name == family.generator_class:
-            return family, Generator
-        if class_name == family.discriminator_class:
-            if family.num_labels == 2 != model.config.num_labels:
-                raise UserError(
-                    f"{class_name} has {model.config.num_labels} labels; it takes two, original and replaced"
-                )
-            return family, Discriminator
-    known = ", ".join(
-        name for family in FAMILIES.values() for name in (family.generator_class, family.discriminator_class)
-    )
-    raise UserError(f"{class_name} has no counterpart among our networks; known are {known}")
+        known |= {family.generator_class: (family, Generator), family.discriminator_class: (family, Discriminator)}
+    if class_name not in known:
+        raise UserError(f"{class_name} has no counterpart among our networks; known are {', '.join(known)}")
+    family, network_class = known[class_name]
+    if network_class is Discriminator and family.num_labels == 2 != model.config.num_labels:
+        raise UserError(f"{class_name} has {model.config.num_labels} labels; it takes two, original and replaced")
+    return family, network_class
