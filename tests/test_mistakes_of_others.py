@@ -167,7 +167,7 @@ def test_random_tokens_are_put_at_chosen_positions_only(objective):
 
 
 def test_a_correct_sample_counts_as_original():
-    # corrupt.is_replaced: is_chosen(ids, positions, counts)
+    # WithGenerator.forward: is_replaced = is_chosen(ids, positions, counts)
     ids = rows(50)
     sure_of_nine = torch.zeros(VOCAB).index_fill(0, torch.tensor([9]), 50.0)
     ids[:, 10:20] = 9

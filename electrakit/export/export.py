@@ -28,7 +28,7 @@ from electrakit.export.card import PICTURE, draw_losses, write_card
 from electrakit.export.card_facts import facts_of_network, facts_of_run, read_glue, scores_of_weights
 from electrakit.export.networks import load_networks
 from electrakit.model.huggingface.inputs import InputsFor
-from electrakit.model.huggingface.write_model import compare, write_model
+from electrakit.model.huggingface.write_model import compare, write_transformers_model
 from electrakit.runs import layout
 from electrakit.runs.files import RunFiles, is_run, read_progress, read_run
 from electrakit.runs.settings import identity_of
@@ -93,7 +93,7 @@ def export(
     special_ids, ids = tokenizer.special_ids, comparison_rows(run_files, tokenizer, shards)
     with atomic_folder(config.out) as folder:
         for network in networks:
-            settings = write_model(network.model, network.folder(folder), special_ids)
+            settings = write_transformers_model(network.model, network.folder(folder), special_ids)
             replace(tokenizer, config={**tokenizer.config, **settings}).save(network.folder(folder))
         results, notes = scores_of_weights(results, weights_fingerprint(folder), glue_folder, config)
         facts = replace(facts, glue=results)

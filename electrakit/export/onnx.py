@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
+from electrakit.model.huggingface.write_model import MAX_LOGIT_DIFFERENCE
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-# Of fp32 logits, relative to the largest.
-MAX_DIFFERENCE = 1e-4
 OPSET = 18
 SECONDS_OF_TIMING, NUM_TIMINGS = 1.0, 30
 # Bytes of weights inside a file: protobuf holds no more than two gigabytes.
@@ -73,7 +72,7 @@ def write_onnx(model: Any, folder: Path, inputs: dict[str, Tensor], name: str) -
         run = open_onnx(path)
         got = run(inputs)
         difference = (got - wanted)[is_real].abs().max().item()
-        if path == full and not difference <= MAX_DIFFERENCE * max(1.0, wanted[is_real].abs().max().item()):
+        if path == full and not difference <= MAX_LOGIT_DIFFERENCE * max(1.0, wanted[is_real].abs().max().item()):
             raise UserError(
                 f"onnxruntime computes other logits than torch for the {name}: they differ by {difference:.2g}"
             )

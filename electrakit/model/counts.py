@@ -72,8 +72,9 @@ HEAD_PARTS = ("head", "output")
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def num_elements(shapes: Shapes) -> int:
-    return sum(prod(shape) for shape in shapes)
+def num_elements(shapes: Shapes, min_dims: int = 1) -> int:
+    """Of all, or with `min_dims=2` of the matrices only."""
+    return sum(prod(shape) for shape in shapes if len(shape) >= min_dims)
 
 
 def parameter_shapes(network: NetworkConfig, head: HeadKind) -> dict[str, Shapes]:
@@ -88,14 +89,13 @@ def parameter_shapes(network: NetworkConfig, head: HeadKind) -> dict[str, Shapes
             "head": ((hidden, hidden), (hidden,)),
         }
     else:
-        has_projection = network.body == "albert" or embedding != hidden
         parts = {
             "word": ((vocab, embedding),),
             "position": ((network.max_length, embedding),),
             "segment": ((2, embedding),),
             "embedding_norm": ((embedding,),),
             "embedding_bias": ((embedding,),),
-            "projection": ((embedding, hidden), (hidden,)) if has_projection else (),
+            "projection": ((embedding, hidden), (hidden,)) if has_projection(network) else (),
             "layers": layer_shapes(network) * (1 if network.body == "albert" else network.num_layers),
             "head": ((hidden, embedding), *((embedding,),) * 3) if head == "words" else ((hidden, hidden), (hidden,)),
         }
@@ -104,6 +104,11 @@ def parameter_shapes(network: NetworkConfig, head: HeadKind) -> dict[str, Shapes
     if network.body in ("bert", "albert"):  # two labels, no hidden layer
         return parts | {"head": (), "output": ((hidden, 2), (2,))}
     return parts | {"output": ((hidden, 1), (1,))}
+
+
+def has_projection(network: NetworkConfig) -> bool:
+    """From the embeddings to the hidden size; ALBERT always has one."""
+    return network.body == "albert" or network.embedding_size != network.hidden_size
 
 
 def layer_shapes(network: NetworkConfig) -> Shapes:
@@ -127,17 +132,12 @@ def flops_per_token(config: PretrainConfig) -> dict[str, float]:
     As in the paper: a multiply-add is two operations, an exponential one; the backward pass costs as much as the forward pass (really
     about twice as much); an embedding lookup costs a product with the whole table (really nothing).
     """
-    share = num_chosen(config) / config.length
-    shares = {"generator": share, "discriminator": 1.0 if config.objective.kind == "all_tokens_mlm" else share}
-    return {
-        name: 2
-        * (
-            embedding_flops(network, config.length)
-            + body_flops(network, config.length)
-            + (shares[name] * word_flops(network) if head_kinds(config)[name] == "words" else replaced_flops(network))
-        )
-        for name, network in config.networks.items()
-    }
+    flops = {}
+    for name, network in config.networks.items():
+        encoder = embedding_flops(network, config.length) + body_flops(network, config.length)
+        head = num_predicted(config, name) / config.length * head_flops(network, head_kinds(config)[name])
+        flops[name] = 2 * (encoder + head)
+    return flops
 
 
 def flops_per_step(config: PretrainConfig) -> float:
@@ -152,16 +152,12 @@ def useful_flops(config: PretrainConfig) -> float:
     products = 0.0
     for name, network in config.networks.items():
         head = head_kinds(config)[name]
-        size = {
-            part: sum(prod(shape) for shape in shapes if len(shape) == 2)
-            for part, shapes in parameter_shapes(network, head).items()
-        }
+        size = {part: num_elements(shapes, min_dims=2) for part, shapes in parameter_shapes(network, head).items()}
         repeats = network.num_layers if network.body == "albert" else 1
         attention = 2 * network.num_layers * network.hidden_size * config.length
         products += config.length * (size.get("projection", 0) + repeats * size["layers"] + attention)
-        is_everywhere = head == "replaced" or (config.objective.kind == "all_tokens_mlm" and name == "discriminator")
         output = network.embedding_size * network.vocab_size if head == "words" else size["output"]
-        products += (config.length if is_everywhere else num_chosen(config)) * (size["head"] + output)
+        products += num_predicted(config, name) * (size["head"] + output)
     return 3 * 2 * products
 
 
@@ -170,12 +166,21 @@ def num_chosen(config: PretrainConfig) -> int:
     return max_chosen(config.length, config.objective.mask_prob)
 
 
+def has_head_everywhere(config: PretrainConfig, name: str) -> bool:
+    """Whether a network's head is computed at every token, not only at the chosen ones."""
+    return name == "discriminator" and config.objective.kind in ("electra", "all_tokens_mlm")
+
+
+def num_predicted(config: PretrainConfig, name: str) -> int:
+    """Positions of a row at which a network's head is computed."""
+    return config.length if has_head_everywhere(config, name) else num_chosen(config)
+
+
 def embedding_flops(network: NetworkConfig, length: int) -> float:
     """From the id to the first layer's input, for one token."""
     size = network.embedding_size
     lookups = network.vocab_size + (length + 2 if network.body != "modern" else 0)
-    has_projection = network.body == "albert" or size != network.hidden_size
-    projection = (2 * size + 1) * network.hidden_size if has_projection else 0
+    projection = (2 * size + 1) * network.hidden_size if has_projection(network) else 0
     return 2 * size * lookups + (2 + NORM + DROPOUT) * size + projection
 
 
@@ -191,18 +196,12 @@ def body_flops(network: NetworkConfig, length: int) -> float:
     return network.num_layers * (products + attention + biases + residuals + GELU * ffn + extra)
 
 
-def word_flops(network: NetworkConfig) -> float:
-    """The masked-LM head at one position."""
-    size, vocab = network.embedding_size, network.vocab_size
-    return (2 * network.hidden_size + 1 + GELU + NORM) * size + (2 * size + SOFTMAX + 2) * vocab
-
-
-def replaced_flops(network: NetworkConfig) -> float:
-    """The replaced-token head at one position."""
-    hidden = network.hidden_size
-    if network.body in ("bert", "albert"):
-        return 4 * hidden
-    return (2 * hidden + 1 + GELU + 2) * hidden
+def head_flops(network: NetworkConfig, head: HeadKind) -> float:
+    """The head at one position."""
+    size, hidden, vocab = network.embedding_size, network.hidden_size, network.vocab_size
+    if head == "words":
+        return (2 * hidden + 1 + GELU + NORM) * size + (2 * size + SOFTMAX + 2) * vocab
+    return 4 * hidden if network.body in ("bert", "albert") else (2 * hidden + 1 + GELU + 2) * hidden
 
 
 # Memory of training
@@ -230,13 +229,15 @@ def estimate_memory(config: PretrainConfig) -> Memory:
     num_parameters = count_parameters(config).total
     rows = min(config.micro_batch or config.batch_size, config.batch_size)
     kept = sum(kept_activations(config, name) for name in config.networks) * rows
-    chosen = sum(kept_logits(config, name) for name in config.networks) * rows
+    # Word logits at the chosen positions, their softmax and its gradient. Those of all tokens are computed in blocks, and not kept.
+    heads = [network for name, network in config.networks.items() if not has_head_everywhere(config, name)]
+    logits = sum(3.0 * num_chosen(config) * network.vocab_size for network in heads) * rows
     is_half = config.precision == "bf16"
     return Memory(
         weights=num_parameters * (6 if is_half else 4),
         gradients=num_parameters * 4,
         optimizer=8 * num_parameters - (4 * num_muon_parameters(config) if config.optim.name == "muon" else 0),
-        activations=kept * (2 if is_half else 4) + chosen * 4,
+        activations=kept * (2 if is_half else 4) + logits * 4,
     )
 
 
@@ -244,7 +245,7 @@ def num_muon_parameters(config: PretrainConfig) -> int:
     """The layers' matrices: Muon keeps one moment of these, Adam two of everything else."""
     shared = shared_parts(config)
     return sum(
-        num_elements(tuple(shape for shape in parameter_shapes(network, "words")["layers"] if len(shape) == 2))
+        num_elements(parameter_shapes(network, "words")["layers"], min_dims=2)
         for name, network in config.networks.items()
         if name == "discriminator" or "layers" not in shared
     )
@@ -263,22 +264,12 @@ def kept_activations(config: PretrainConfig, name: str) -> float:
     """Elements that a row keeps in one network's body and head, without the word logits."""
     network = config.networks[name]
     hidden, ffn, embedding = network.hidden_size, network.ffn_size, network.embedding_size
-    has_dropout = network.dropout > 0
     times_hidden, times_ffn = KEPT[network.body]
     layer = times_hidden * hidden + times_ffn * ffn
-    masks = (2 * hidden if network.body != "modern" else ffn + hidden) / 4 * has_dropout  # a byte each
+    masks = (2 * hidden if network.body != "modern" else ffn + hidden) / 4 * (network.dropout > 0)  # a byte each
     # With recompute: every layer's input, and all activations of the one layer that is recomputed.
     layers = network.num_layers * hidden + layer + masks if config.recompute else network.num_layers * (layer + masks)
     per_token = layers + 2 * embedding + hidden
-    positions = num_chosen(config) if head_kinds(config)[name] == "words" else config.length
-    width = embedding if head_kinds(config)[name] == "words" else hidden
+    has_words = head_kinds(config)[name] == "words"
+    positions, width = (num_chosen(config), embedding) if has_words else (config.length, hidden)
     return per_token * config.length + positions * (hidden + 3 * width)
-
-
-def kept_logits(config: PretrainConfig, name: str) -> float:
-    """Word logits of a row, their softmax and its gradient, in fp32."""
-    # All-tokens MLM computes its logits in blocks, and again in the backward pass.
-    is_in_blocks = config.objective.kind == "all_tokens_mlm" and name == "discriminator"
-    if head_kinds(config)[name] == "replaced" or is_in_blocks:
-        return 0
-    return 3.0 * num_chosen(config) * config.networks[name].vocab_size

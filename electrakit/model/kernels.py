@@ -1,8 +1,9 @@
 """Compile kernels.cpp for this CPU, cache it for the user, and wrap its kernels as autograd functions.
 
-Where it cannot be compiled, only speed is lost: `load` returns None, and the layers run as plain torch.
+Where it cannot be compiled, only speed is lost: `problem` says why, and the layers run as plain torch.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -55,42 +56,43 @@ NUMBERS = {"l": ctypes.c_int64, "i": ctypes.c_int, "f": ctypes.c_float, "s": cty
 # Building
 
 
-def load() -> dict[tuple[Types, str], Any] | None:
-    """The kernels, compiled at the first call; None where that fails: see `problem`."""
-    return _loaded()[0]
-
-
-def problem() -> str:
-    """Why the kernels could not be loaded."""
-    return _loaded()[1]
+def problem() -> str | None:
+    """Why there are no kernels here; None if there are. The first call compiles them."""
+    return _load_kernels()[1]
 
 
 @functools.cache
-def _loaded() -> tuple[dict[tuple[Types, str], Any] | None, str]:
+def _load_kernels() -> tuple[dict[tuple[Types, str], Any], str | None]:
+    """The kernels by the types and the name; or none, and why."""
     try:
         library = _library()
         names = [(types, name) for types in VARIANTS for name in SIGNATURES]
         table = (ctypes.c_void_p * len(names)).in_dll(library, "kernels")
     except subprocess.CalledProcessError as error:
-        return None, (error.stderr.strip().splitlines() or ["the compiler failed"])[-1]
+        return {}, (error.stderr.strip().splitlines() or ["the compiler failed"])[-1]
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
-        return None, one_line(error)
+        return {}, one_line(error)
     found = {}
     for (types, name), address in zip(names, table, strict=True):
         letters: list[Any] = [NUMBERS.get(letter, ctypes.c_void_p) for letter in SIGNATURES[name].split()]
         found[types, name] = ctypes.CFUNCTYPE(None, *letters)(address)
-    return found, ""
+    return found, None
 
 
 def _library() -> ctypes.CDLL:
-    """From the cache. A damaged file is compiled again, once."""
+    """From the cache, or compiled now. A damaged file is compiled again."""
     path = _path()
     if path.exists():
         try:
             return ctypes.CDLL(str(path))
         except OSError:
             path.unlink()
-    _build(path)
+    compiler = shlex.split(os.environ.get("CXX") or "g++")
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        command = [*compiler, *FLAGS, str(SOURCE), *_links(), "-o", str(made)]
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=BUILD_TIMEOUT)
+        made.replace(path)  # atomic, also when several processes build at once
     return ctypes.CDLL(str(path))
 
 
@@ -103,15 +105,6 @@ def _path() -> Path:
     if about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise OSError(f"{folder} is not safe to load code from: it belongs to another user, or others may write there")
     return folder / f"kernels-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.so"
-
-
-def _build(path: Path) -> None:
-    compiler = shlex.split(os.environ.get("CXX") or "g++")
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        command = [*compiler, *FLAGS, str(SOURCE), *_links(), "-o", str(made)]
-        subprocess.run(command, capture_output=True, text=True, check=True, timeout=BUILD_TIMEOUT)
-        made.replace(path)  # atomic, also when several processes build at once
 
 
 def _links() -> tuple[str, ...]:
@@ -127,10 +120,9 @@ def cache_folder() -> Path:
 
 def _processor() -> str:
     """The CPU features that -march=native depends on."""
-    try:
+    lines = []
+    with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
     return "\n".join([platform.machine(), *sorted({line for line in lines if line.startswith(("flags", "Features"))})])
 
 
@@ -139,25 +131,22 @@ def _processor() -> str:
 
 def call(name: str, types: Types, *arguments: Any) -> None:
     """Run a kernel with torch's number of threads. It gets bare pointers, so every dtype is checked here."""
-    kernels = load()
-    if kernels is None:
-        raise RuntimeError(f"no kernels here: {problem()}")
+    kernels, why_none = _load_kernels()
+    if why_none is not None:
+        raise RuntimeError(f"no kernels here: {why_none}")
     tensors = {"X": types[0], "Y": types[1], "F": torch.float32, "I": torch.int64}
     arguments = (*arguments, torch.get_num_threads())
     values = []
     for place, (letter, argument) in enumerate(zip(SIGNATURES[name].split(), arguments, strict=True)):
-        if letter not in tensors:
-            if isinstance(argument, Tensor):
-                raise TypeError(f"{name}: argument {place} is a tensor, wanted a number")
-            values.append(argument)
-        elif argument is None:
-            values.append(None)
-        elif argument.dtype != tensors[letter] or argument.device.type != "cpu" or not argument.is_contiguous():
-            raise TypeError(
-                f"{name}: argument {place} is {argument.dtype} on {argument.device}; wanted {tensors[letter]}"
-            )
+        wanted = tensors.get(letter)
+        if wanted is None or argument is None:
+            is_right = not isinstance(argument, Tensor)
         else:
-            values.append(argument.data_ptr())
+            is_right = argument.dtype == wanted and argument.device.type == "cpu" and argument.is_contiguous()
+        if not is_right:
+            what = f"{argument.dtype} on {argument.device}"
+            raise TypeError(f"{name}: argument {place} is {what}; wanted {wanted or 'a number'}")
+        values.append(argument.data_ptr() if isinstance(argument, Tensor) else argument)
     kernels[types, name](*values)
 
 

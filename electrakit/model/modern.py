@@ -1,7 +1,4 @@
-"""The `modern` body: transformers' ModernBERT with global attention in every layer.
-
-Pre-norm, RoPE, gated GELU, no biases. There are no segment embeddings: [SEP] alone marks where segment B begins.
-"""
+"""The `modern` body: transformers' ModernBERT (pre-norm, RoPE, gated GELU, no biases or segments) with global attention only."""
 
 from math import sqrt
 

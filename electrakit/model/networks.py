@@ -47,15 +47,11 @@ class Network(nn.Module):
 
     def can_use_kernels(self, ids: Tensor) -> bool:
         """The kernels run on CPUs, for float32 weights and products in float32 or bf16. Tracers cannot see into them."""
-        if (
-            not self.wants_kernels
-            or ids.device.type != "cpu"
-            or torch.compiler.is_compiling()
-            or torch.jit.is_tracing()
-        ):
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if not self.wants_kernels or ids.device.type != "cpu" or is_traced:
             return False
         has_types = not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") == torch.bfloat16
-        return has_types and self.body.embeddings.word.weight.dtype == torch.float32 and kernels.load() is not None
+        return has_types and self.body.embeddings.word.weight.dtype == torch.float32 and kernels.problem() is None
 
 
 class Generator(Network):
@@ -101,4 +97,4 @@ def use_kernels(module: nn.Module, is_wanted: bool = True) -> bool:
     for network in module.modules():
         if isinstance(network, Network):
             network.wants_kernels = is_wanted
-    return is_wanted and kernels.load() is not None
+    return is_wanted and kernels.problem() is None

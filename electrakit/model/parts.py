@@ -1,7 +1,4 @@
-"""Building blocks of both bodies: RoPE, the prediction head, gradient checkpointing and weight initialisation.
-
-Shapes: B rows, T tokens, N heads of size D.
-"""
+"""Building blocks of both bodies: RoPE, the prediction head, gradient checkpointing and weight initialisation."""
 
 from collections import OrderedDict
 from typing import Any
@@ -25,7 +22,7 @@ def rope_tables(num_tokens: int, head_size: int, base: float, device: torch.devi
 
 
 def rotate(heads: Tensor, rope: Rope) -> Tensor:
-    """Rotate each pair (i, i + D/2) of the heads (B, N, T, D) by its position's angle."""
+    """Rotate each pair (i, i + D/2) of the heads (B, heads, T, D) by its position's angle."""
     cosine, sine = rope
     first, second = heads.float().chunk(2, dim=-1)
     rotated = heads.float() * cosine + torch.cat([-second, first], dim=-1) * sine

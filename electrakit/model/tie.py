@@ -1,8 +1,8 @@
 """Ties the weights of a generator to those of a discriminator: nothing, the embeddings, or the encoder."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +43,16 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
         assert all(id(new) in known for _, new in replacements), "a parameter was not replaced"
         generator.is_tied = True  # type: ignore[assignment]
     if is_transformers(generator):
-        _tie_word_tables(generator, is_required=share == "embeddings")
+        if share == "embeddings" and output_table(generator) is not None:
+            generator.config.tie_word_embeddings = True  # saving, loading and tie_weights() keep it
+        tie_output_table(generator)
 
 
 def shared_parameters(generator: nn.Module, discriminator: nn.Module) -> list[str]:
     """The generator's names, output table included, of the parameters that are also the discriminator's."""
     known = {id(parameter) for parameter in discriminator.parameters()}
-    return [name for name, parameter in _named(generator) if id(parameter) in known]
+    named = generator.named_parameters(remove_duplicate=False)
+    return [name for name, parameter in named if id(parameter) in known]
 
 
 def check_output_table(generator: nn.Module, discriminator: nn.Module) -> None:
@@ -62,8 +65,7 @@ def check_output_table(generator: nn.Module, discriminator: nn.Module) -> None:
     if is_transformers(generator) or isinstance(generator, Network) or getattr(generator, "is_tied", False):
         return  # tied when adapted; looks its table up; tied with every use of the old table
     known = {id(parameter) for parameter in discriminator.parameters()}
-    tables = embedding_parameters(generator)
-    words = next((tables[name] for name in _word_tables(generator) if id(tables[name]) in known), None)
+    words = next((table for table in Embeddings.of(generator).word_tables if id(table) in known), None)
     if words is None:
         return
     is_known = any(is_of_package(generator, package) for package in TRUE_FOR_REAL_TOKENS)
@@ -85,8 +87,11 @@ def check_output_table(generator: nn.Module, discriminator: nn.Module) -> None:
 
 def warn_of_untied_copies(generator: nn.Module, discriminator: nn.Module) -> None:
     """Warn of equal word tables in two parameters: the models were trained tied, and then loaded separately."""
-    ours, theirs = (_word_table(unwrap(model)) for model in (generator, discriminator))
-    if ours is None or theirs is None or ours is theirs or ours.is_meta or ours.shape != theirs.shape:
+    tables = [Embeddings.of(unwrap(model)).word_tables[:1] for model in (generator, discriminator)]
+    if not all(tables):
+        return
+    (ours,), (theirs,) = tables
+    if ours is theirs or ours.is_meta or ours.shape != theirs.shape:
         return
     if ours.device == theirs.device and torch.equal(ours, theirs):
         warnings.warn(
@@ -131,8 +136,7 @@ def load_state_once(
 
 # The embeddings
 
-# Names of the children of `embeddings`: what they are.
-EMBEDDING_PARTS = {
+EMBEDDING_PARTS = {  # names of the children of `embeddings`: what they are
     "word_embeddings": "word",
     "tok_embeddings": "word",
     "position_embeddings": "position",
@@ -150,11 +154,10 @@ Replacements = list[tuple[nn.Parameter, nn.Parameter]]
 
 def embedding_replacements(generator: nn.Module, discriminator: nn.Module) -> Replacements:
     """Match the embeddings by what they are, in plain modules by their names."""
-    ours, theirs = embedding_parameters(generator), embedding_parameters(discriminator)
-    words = _word_tables(generator) & _word_tables(discriminator)
-    only_ours, only_theirs = (
-        [name for name in one if name not in other] for one, other in ((ours, theirs), (theirs, ours))
-    )
+    ours, theirs = Embeddings.of(generator), Embeddings.of(discriminator)
+    names = [name for name in ours.parameters if name in theirs.parameters]
+    only_ours, only_theirs = ([name for name in each.parameters if name not in names] for each in (ours, theirs))
+    words = {*ours.words} & {*theirs.words}
     is_plain = _family(generator) is None is _family(discriminator)
     # One of two tables without a counterpart may be the word table: not every module knows its vocabulary size.
     if not words or (is_plain and only_ours and only_theirs and vocab_size_of(generator, discriminator) is None):
@@ -165,28 +168,60 @@ def embedding_replacements(generator: nn.Module, discriminator: nn.Module) -> Re
         )
     is_one_family = _family(generator) == _family(discriminator)
     replacements = []
-    for name in (name for name in ours if name in theirs):
-        if ours[name].shape == theirs[name].shape:
-            replacements.append((ours[name], theirs[name]))
+    for name in names:
+        old, new = ours.parameters[name], theirs.parameters[name]
+        if old.shape == new.shape:
+            replacements.append((old, new))
         elif is_one_family or name in words:
-            size, other = tuple(ours[name].shape), tuple(theirs[name].shape)
             raise UserError(
-                f"cannot share embeddings: generator has size {size} for {name}, discriminator {other}; "
+                f"cannot share embeddings: generator has size {tuple(old.shape)} for {name}, discriminator {tuple(new.shape)}; "
                 "make them equal or use share='nothing'"
             )
     return replacements
 
 
-def embedding_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of the embeddings by what they are (`word.weight`, `norm.bias`); in a plain module, of each nn.Embedding by name."""
-    return _known_parts(model) or _tables_by_name(model)
+class Embeddings(NamedTuple):
+    """The parameters of a model's embeddings."""
+
+    parameters: dict[str, nn.Parameter]
+    """By what they are (`word.weight`, `norm.bias`); in a plain module, of each nn.Embedding by its name."""
+    words: list[str]
+    """Those that can be the word table."""
+
+    @property
+    def word_tables(self) -> list[nn.Parameter]:
+        return [self.parameters[name] for name in self.words]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Embeddings":
+        if parts := _known_parts(model):
+            return cls(parts, ["word.weight"])
+        words = model.get_input_embeddings() if is_transformers(model) else None
+        tables = [(name, each) for name, each in _body(model).named_modules() if isinstance(each, nn.Embedding)]
+        parameters = {
+            f"{'word' if table is words else name}.{part}": weight
+            for name, table in tables
+            for part, weight in table.named_parameters()
+        }
+        if is_transformers(model):
+            return cls(parameters, [name for name in parameters if name == "word.weight"])
+        # In a plain module, the word table has a row for each token.
+        num_rows = {name: len(weight) for name, weight in parameters.items()}
+        vocab_size = vocab_size_of(model, _body(model))
+        wanted = vocab_size if vocab_size in num_rows.values() else max(num_rows.values(), default=0)
+        return cls(parameters, sorted(name for name, rows in num_rows.items() if rows == wanted))
 
 
 def _known_parts(model: nn.Module) -> dict[str, nn.Parameter]:
     """For a model whose `embeddings` hold a word table under a name that we know; else empty."""
     embeddings = getattr(_body(model), "embeddings", None)
-    children = embeddings.named_children() if isinstance(embeddings, nn.Module) else ()
-    parts = {_part(name, child): child for name, child in children if name in EMBEDDING_PARTS}
+    parts = {}
+    for name, child in embeddings.named_children() if isinstance(embeddings, nn.Module) else ():
+        part, offset = EMBEDDING_PARTS.get(name), getattr(child, "padding_idx", None)
+        if part == "position" and offset is not None:  # RoBERTa's row 5 is another position than BERT's
+            part = f"position_from_{offset + 1}"
+        if part is not None:
+            parts[part] = child
     if not isinstance(words := parts.get("word"), nn.Embedding):
         return {}
     return {
@@ -197,49 +232,19 @@ def _known_parts(model: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
-def _tables_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights of each nn.Embedding; the input embeddings of a transformers model are called `word`."""
-    words = model.get_input_embeddings() if is_transformers(model) else None  # type: ignore[operator]
-    tables = [(name, module) for name, module in _body(model).named_modules() if isinstance(module, nn.Embedding)]
-    return {
-        f"{'word' if table is words else name}.{part}": weight
-        for name, table in tables
-        for part, weight in table.named_parameters()
-    }
-
-
-def _word_tables(model: nn.Module) -> set[str]:
-    """The names of the embedding parameters that can be the word table; in a plain module it has a row for each token."""
-    tables = embedding_parameters(model)
-    if _known_parts(model) or is_transformers(model):
-        return {"word.weight"} & set(tables)
-    num_rows = {name: len(table) for name, table in tables.items()}
-    vocab_size = vocab_size_of(model, _body(model))
-    wanted = vocab_size if vocab_size in num_rows.values() else max(num_rows.values(), default=0)
-    return {name for name, rows in num_rows.items() if rows == wanted}
-
-
-def _word_table(model: nn.Module) -> nn.Parameter | None:
-    names = sorted(_word_tables(model))
-    return embedding_parameters(model)[names[0]] if names else None
-
-
-def _part(name: str, child: nn.Module) -> str:
-    """RoBERTa numbers positions from pad id + 1: its row 5 is another position than BERT's."""
-    offset = getattr(child, "padding_idx", None)
-    return (
-        f"position_from_{offset + 1}"
-        if EMBEDDING_PARTS[name] == "position" and offset is not None
-        else EMBEDDING_PARTS[name]
-    )
-
-
 # The encoder
 
 
 def encoder_replacements(generator: nn.Module, discriminator: nn.Module) -> Replacements:
     """Match all parameters of the two bodies by name."""
-    _check_same_settings(generator, discriminator)
+    # Weights of equal shapes may be used differently: with another number of heads, or other position numbers.
+    mine, others = _used_settings(generator), _used_settings(discriminator)
+    for name in [*mine, *others]:
+        if mine.get(name) != others.get(name):
+            raise UserError(
+                f"cannot share the encoder: generator has {name} {mine.get(name)}, discriminator {others.get(name)}; "
+                "make them equal or use share='embeddings'"
+            )
     ours, theirs = _body_parameters(generator, discriminator), _body_parameters(discriminator, generator)
     for name in [*ours, *theirs]:
         size, other = (tuple(body[name].shape) if name in body else None for body in (ours, theirs))
@@ -253,39 +258,14 @@ def encoder_replacements(generator: nn.Module, discriminator: nn.Module) -> Repl
     return [(parameter, theirs[name]) for name, parameter in ours.items()]
 
 
-USED_SETTINGS = [
-    "model_type",
-    "num_attention_heads",
-    "n_heads",
-    "num_key_value_heads",
-    "hidden_act",
-    "hidden_activation",
-    "activation",
-    "layer_norm_eps",
-    "norm_eps",
-    "pad_token_id",
-    "position_embedding_type",
-    "relative_attention",
-    "pos_att_type",
-    "position_buckets",
-    "max_relative_positions",
-    "rope_parameters",
-    "layer_types",
-    "local_attention",
-    "sliding_window",
-]
+USED_SETTINGS = (
+    *("model_type", "num_attention_heads", "n_heads", "num_key_value_heads"),
+    *("hidden_act", "hidden_activation", "activation", "layer_norm_eps", "norm_eps"),
+    *("pad_token_id", "position_embedding_type", "relative_attention", "pos_att_type"),
+    *("position_buckets", "max_relative_positions", "rope_parameters"),
+    *("layer_types", "local_attention", "sliding_window"),
+)
 """Settings of transformers' models that change what equal weights compute."""
-
-
-def _check_same_settings(generator: nn.Module, discriminator: nn.Module) -> None:
-    """Weights of equal shapes may be used differently: with another number of heads, or other position numbers."""
-    ours, theirs = (_used_settings(model) for model in (generator, discriminator))
-    for name in [*ours, *theirs]:
-        if ours.get(name) != theirs.get(name):
-            raise UserError(
-                f"cannot share the encoder: generator has {name} {ours.get(name)}, discriminator {theirs.get(name)}; "
-                "make them equal or use share='embeddings'"
-            )
 
 
 def _used_settings(model: nn.Module) -> dict[str, Any]:
@@ -299,26 +279,24 @@ def _used_settings(model: nn.Module) -> dict[str, Any]:
 
 
 def _body_parameters(model: nn.Module, other: nn.Module) -> dict[str, nn.Parameter]:
-    body, other_body = _body(model), _body(other)
+    """Without the heads; those of a plain module are the children that the other has not, or else the last."""
+    body = _body(model)
     if is_transformers(model) or isinstance(model, Network):
-        return {name: parameter for name, parameter in _named(body) if not name.startswith("pooler.")}
-    heads = _heads(body, other_body)
-    return {name: parameter for name, parameter in _named(body) if name.split(".")[0] not in heads}
-
-
-def _heads(body: nn.Module, other: nn.Module) -> set[str]:
-    """The children that only one of two plain modules has; if they have the same ones, the last."""
-    names, others = (
-        [name for name, child in module.named_children() if any(True for _ in child.parameters())]
-        for module in (body, other)
-    )
-    return set(names) - set(others) or (set(names[-1:]) if names == others else set())
+        heads = {"pooler"}
+    else:
+        names, others = (
+            [name for name, child in module.named_children() if any(True for _ in child.parameters())]
+            for module in (body, _body(other))
+        )
+        heads = set(names) - set(others) or (set(names[-1:]) if names == others else set())
+    named = body.named_parameters(remove_duplicate=False)
+    return {name: parameter for name, parameter in named if name.split(".")[0] not in heads}
 
 
 # Helpers
 
 
-def _replace(model: nn.Module, replacements: Iterable[tuple[nn.Parameter, nn.Parameter]]) -> None:
+def _replace(model: nn.Module, replacements: Replacements) -> None:
     """Replace parameters everywhere in the model: an output layer that used the old table uses the new one."""
     new_for = {id(old): new for old, new in replacements}
     for module in model.modules():
@@ -327,20 +305,10 @@ def _replace(model: nn.Module, replacements: Iterable[tuple[nn.Parameter, nn.Par
                 setattr(module, name, new_for[id(parameter)])
 
 
-def _tie_word_tables(generator: Any, is_required: bool) -> None:
-    """Tie the output table of a transformers generator to its word table: as configured, or always if embeddings are shared."""
-    if is_required and output_table(generator) is not None:
-        generator.config.tie_word_embeddings = True  # so that saving, loading and tie_weights() keep it
-    tie_output_table(generator)
-    layer = output_table(generator)
-    is_tied = layer is None or layer.weight is generator.get_input_embeddings().weight
-    assert is_tied or not generator.config.tie_word_embeddings, "the output layer holds an old table"
-
-
 def _body(model: nn.Module) -> nn.Module:
     """A transformers model without its head; our network's body; of a Sequential that adds a head to a network, the network."""
     if is_transformers(model):
-        return model.base_model  # type: ignore[return-value]
+        return model.base_model
     if isinstance(model, Network):
         return model.body
     first = next(model.children(), None) if type(model) is nn.Sequential else None
@@ -350,9 +318,5 @@ def _body(model: nn.Module) -> nn.Module:
 def _family(model: nn.Module) -> Any:
     """Within a family, parts of different sizes are an error; across families they are just not shared."""
     if is_transformers(model):
-        return model.config.model_type  # type: ignore[union-attr]
+        return model.config.model_type
     return model.config.body if isinstance(model, Network) else None
-
-
-def _named(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
-    return module.named_parameters(remove_duplicate=False)

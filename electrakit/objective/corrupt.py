@@ -138,7 +138,7 @@ def mask_tokens(
 
 def uniform_tokens(draws: Tensor, vocab_size: int, without: tuple[int, ...], not_these: Tensor | None = None) -> Tensor:
     """Uniformly random ids of the shape of `draws`: none of `without`, and elementwise not `not_these`."""
-    skipped = sorted({token for token in without if 0 <= token < vocab_size})
+    skipped = sorted(set(without))
     num_ids = vocab_size - len(skipped) - (not_these is not None)
     tokens = (draws * num_ids).long().clamp(max=num_ids - 1)
     if not_these is not None:  # find its rank among the ids that are left, and skip it
@@ -167,17 +167,13 @@ def sample(
     Always in fp32, a few rows at a time.
     """
     num_rows = max(1, MAX_LOGITS // logits.size(-1))
-    rows = zip(logits.flatten(0, -2).split(num_rows), draws.flatten().split(num_rows), strict=True)
-    forbidden = None if not_these is None else not_these.flatten().split(num_rows)
-    sampled = [
-        _sample_rows(scores, numbers, forbidden and forbidden[block], temperature, without)
-        for block, (scores, numbers) in enumerate(rows)
-    ]
-    return torch.cat(sampled).view_as(draws)
+    inputs = [logits.flatten(0, -2), draws.flatten(), *([] if not_these is None else [not_these.flatten()])]
+    blocks = zip(*(each.split(num_rows) for each in inputs), strict=True)
+    return torch.cat([_sample_rows(temperature, without, *block) for block in blocks]).view_as(draws)
 
 
 def _sample_rows(
-    logits: Tensor, draws: Tensor, not_these: Tensor | None, temperature: float, without: tuple[int, ...]
+    temperature: float, without: tuple[int, ...], logits: Tensor, draws: Tensor, not_these: Tensor | None = None
 ) -> Tensor:
     """logits (R, V), draws (R,), not_these (R,) -> ids (R,)"""
     scores = F.pad(logits.float(), (0, -logits.size(-1) % BLOCK), value=-torch.inf)  # a copy, changed in place below
@@ -226,8 +222,3 @@ def write_averages(ids: Tensor, positions: Tensor, tokens: Tensor, counts: Tenso
 def is_chosen(ids: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
     """The positions that count, as a mask: bool (B, T)."""
     return torch.zeros_like(ids).scatter_add(-1, positions, counts.long()) > 0
-
-
-def is_replaced(ids: Tensor, corrupted: Tensor) -> Tensor:
-    """The discriminator's labels: a sampled token that equals the original is an original. bool (B, T)"""
-    return corrupted != ids

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,27 +13,13 @@ from electrakit.config.pretrain import DISC_WEIGHTS, check_loss_weights, check_t
 from electrakit.model.huggingface.adapt import as_discriminator, as_generator, sep_token_of, vocab_size_of
 from electrakit.model.tie import check_output_table, warn_of_untied_copies
 from electrakit.objective import corrupt
-from electrakit.objective.masking import (
-    Masked,
-    MaskedBatch,
-    MaskedObjective,
-    Masking,
-    checked_ids,
-    special_tokens,
-)
+from electrakit.objective.masking import Masked, MaskedBatch, MaskedObjective, Masking, checked_ids, special_tokens
 from electrakit.objective.output import Output, detection_metrics, ratio
-from electrakit.objective.predict_masked import Sampling, predict_masked
+from electrakit.objective.predict_masked import predict_masked
 from electrakit.objective.randomness import Draws
 
-
-class Corrupted(NamedTuple):
-    """Rows with the generator's samples in them, and how well it predicted."""
-
-    ids: Tensor  # (B, T)
-    is_replaced: Tensor  # (B, T) bool: another token than the original
-    mlm_loss: Tensor | None
-    gen_acc: Tensor | None
-    sampled_acc: Tensor
+Scores = tuple[Tensor, dict[str, Tensor]]
+"""The discriminator's loss, and its metrics by the names of `Output`."""
 
 
 class WithGenerator(MaskedObjective):
@@ -107,7 +93,7 @@ class WithGenerator(MaskedObjective):
         if self.generator is None and self.vocab_size is None:
             raise UserError("generator='uniform' needs the size of the vocabulary: pass num_tokens")
         self.masking = Masking(
-            special_tokens(pad_token_id, mask_token_id, mask_ignore_token_ids, sep_token_id),
+            special_tokens(pad_token_id, mask_token_id, mask_ignore_token_ids, sep_token_id, self.vocab_size),
             mask_prob=mask_prob,
             mask_share=(1 - random_token_prob) * replace_prob,
             random_share=random_token_prob,
@@ -123,54 +109,50 @@ class WithGenerator(MaskedObjective):
         torch's generator."""
         ids = checked_ids(ids)
         batch = self.mask(ids, draws)
-        corrupted = self.corrupt(ids, batch)
-        disc_loss, metrics = self.score(ids, batch, corrupted)
+        positions, counts, originals, _, attended = batch.masked
+        sampled, mlm_loss, gen_acc = self.sample(batch)
+        # Into the original rows, not the masked ones. A sample that equals the original counts as original.
+        corrupted = self.masking.write(ids, positions, sampled, counts)
+        is_replaced = corrupted != ids
+        disc_loss, metrics = self.score(ids, batch, corrupted, is_replaced)
         loss = self.disc_weight * disc_loss
-        if corrupted.mlm_loss is not None:
-            loss = self.gen_weight * corrupted.mlm_loss + loss
         return Output(
-            loss=loss,
-            mlm_loss=corrupted.mlm_loss,
+            loss=loss if mlm_loss is None else self.gen_weight * mlm_loss + loss,
+            mlm_loss=mlm_loss,
             disc_loss=disc_loss,
-            gen_acc=corrupted.gen_acc,
-            sampled_acc=corrupted.sampled_acc,
-            disc_labels=corrupted.is_replaced,
-            replaced_rate=ratio(corrupted.is_replaced, batch.masked.attended),
-            attended=batch.masked.attended,
-            corrupted=corrupted.ids,
-            positions=batch.masked.positions,
-            counts=batch.masked.counts,
+            gen_acc=gen_acc,
+            sampled_acc=ratio((sampled == originals) & counts, counts),
+            disc_labels=is_replaced,
+            replaced_rate=ratio(is_replaced, attended),
+            attended=attended,
+            corrupted=corrupted,
+            positions=positions,
+            counts=counts,
             num_tokens=batch.num_tokens,
             **metrics,
         )
 
-    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
-        """The discriminator's loss on the corrupted rows, and its metrics by the names of `Output`."""
-        raise NotImplementedError
-
-    def corrupt(self, ids: Tensor, batch: MaskedBatch) -> Corrupted:
-        """Sample from the generator's predictions, and write the samples into the original rows, not the masked ones."""
-        masked = batch.masked
-        counts, originals = masked.counts, masked.originals
-        without = self.masking.special.never_sampled
-        predictions = None
+    def sample(self, batch: MaskedBatch) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The replacements (B, K), and the generator's loss and accuracy."""
+        masked, without = batch.masked, self.masking.special.never_sampled
         if self.generator is None:
             assert self.vocab_size is not None
-            not_these = originals if self.disallow_correct else None
-            sampled = corrupt.uniform_tokens(batch.sample, self.vocab_size, without, not_these)
-        else:
-            sampling = Sampling(batch.sample, self.temperature, without, self.disallow_correct)
-            predictions = predict_masked(self.generator, masked, sampling)
-            assert predictions.sampled is not None
-            sampled = predictions.sampled
-        written = self.masking.write(ids, masked.positions, sampled, counts)
-        return Corrupted(
-            ids=written,
-            is_replaced=corrupt.is_replaced(ids, written),
-            mlm_loss=None if predictions is None else predictions.loss,
-            gen_acc=None if predictions is None else predictions.accuracy,
-            sampled_acc=ratio((sampled == originals) & counts, counts),
+            not_these = masked.originals if self.disallow_correct else None
+            return corrupt.uniform_tokens(batch.sample, self.vocab_size, without, not_these), None, None
+        loss, accuracy, sampled = predict_masked(
+            self.generator,
+            masked,
+            batch.sample,
+            temperature=self.temperature,
+            without=without,
+            not_correct=self.disallow_correct,
         )
+        assert sampled is not None
+        return sampled, loss, accuracy
+
+    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Tensor, is_replaced: Tensor) -> Scores:
+        """What the discriminator makes of the corrupted rows (B, T)."""
+        raise NotImplementedError
 
 
 class Electra(WithGenerator):
@@ -237,12 +219,12 @@ class Electra(WithGenerator):
             return masked.attended
         return corrupt.is_chosen(ids, masked.positions, masked.counts)
 
-    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Tensor, is_replaced: Tensor) -> Scores:
         is_scored = batch.is_scored
         assert is_scored is not None
-        logits = self.discriminator(corrupted.ids).float().masked_fill(~is_scored, 0)  # (B, T)
-        losses = F.binary_cross_entropy_with_logits(logits, corrupted.is_replaced.float(), reduction="none")
-        return ratio(losses * is_scored, is_scored), detection_metrics(logits, corrupted.is_replaced, is_scored)
+        logits = self.discriminator(corrupted).float().masked_fill(~is_scored, 0)  # (B, T)
+        losses = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="none")
+        return ratio(losses * is_scored, is_scored), detection_metrics(logits, is_replaced, is_scored)
 
 
 def check_vocabularies(generator: nn.Module, discriminator: nn.Module) -> None:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
-from electrakit.config.base import check_rates
 from electrakit.config.pretrain import check_mask_prob, check_whole_words
 from electrakit.objective import corrupt
 from electrakit.objective.corrupt import SpecialTokens
@@ -83,15 +82,9 @@ class Masking(nn.Module):
     ) -> None:
         super().__init__()
         check_mask_prob(mask_prob)
-        check_rates({"mask_share": mask_share, "random_share": random_share})
         check_whole_words(is_continuation is not None, official)
-        if mask_share + random_share > 1 + 1e-9:
-            raise UserError(
-                f"[MASK] at {mask_share} and a random token at {random_share} of the positions is more than all"
-            )
         if random_share and vocab_size is None:
             raise UserError("random tokens need the size of the vocabulary: pass num_tokens")
-        check_vocabulary(special, vocab_size)
         self.special, self.mask_prob, self.mask_share, self.random_share = special, mask_prob, mask_share, random_share
         self.vocab_size, self.official = vocab_size, official
         self.register_buffer("is_continuation", is_continuation, persistent=False)  # of the tokenizer, not learned
@@ -118,7 +111,12 @@ class Masking(nn.Module):
         attended = ids != self.special.pad
         positions, counts = self.choose(ids, attended, draws.priority)
         originals = ids.gather(-1, positions)
-        tokens = self.mask_tokens(originals, draws)
+        random_tokens = None
+        if self.random_share:
+            assert self.vocab_size is not None
+            random_tokens = corrupt.uniform_tokens(draws.token, self.vocab_size, self.special.never_chosen)
+        shares = (self.mask_share, self.random_share)
+        tokens = corrupt.mask_tokens(originals, self.special, draws.mask, *shares, random_tokens)
         # A token that stays is not written: if its position was chosen twice, the other choice decides.
         inputs = self.write(ids, positions, tokens, counts & (tokens != originals))
         return Masked(positions, counts, originals, inputs, attended)
@@ -129,36 +127,25 @@ class Masking(nn.Module):
         choose = corrupt.choose_with_replacement if self.official else corrupt.choose_positions
         return choose(ids, attended, self.special, self.mask_prob, priority)
 
-    def mask_tokens(self, originals: Tensor, draws: Draws) -> Tensor:
-        random_tokens = None
-        if self.random_share:
-            assert self.vocab_size is not None
-            random_tokens = corrupt.uniform_tokens(draws.token, self.vocab_size, self.special.never_chosen)
-        shares = (self.mask_share, self.random_share)
-        return corrupt.mask_tokens(originals, self.special, draws.mask, *shares, random_tokens)
-
     def write(self, ids: Tensor, positions: Tensor, tokens: Tensor, counts: Tensor) -> Tensor:
         return (corrupt.write_averages if self.official else corrupt.write)(ids, positions, tokens, counts)
 
 
-def special_tokens(pad: int, mask: int, never_masked: Iterable[int], sep: int | None) -> SpecialTokens:
-    """Refuses ids that stand for two tokens: [MASK] or [SEP] as padding would not be attended to."""
+def special_tokens(
+    pad: int, mask: int, never_masked: Iterable[int], sep: int | None, vocab_size: int | None
+) -> SpecialTokens:
+    """Refuses ids outside the vocabulary, and one that stands for two tokens: [MASK] or [SEP] as padding would not be attended to."""
     if pad == mask:
         raise UserError(f"mask_token_id and pad_token_id are both {pad}: they must differ")
     if sep in (pad, mask):
         raise UserError(f"sep_token_id {sep} is also the id of padding or [MASK]: they must differ")
-    return SpecialTokens(int(pad), int(mask), tuple(int(token) for token in never_masked), sep)
-
-
-def check_vocabulary(special: SpecialTokens, vocab_size: int | None) -> None:
-    names = {"pad_token_id": special.pad, "mask_token_id": special.mask, "sep_token_id": special.sep}
-    named = [*names.items(), *(("mask_ignore_token_ids", token) for token in special.never_masked)]
-    for name, token in named:
+    special = SpecialTokens(int(pad), int(mask), tuple(int(token) for token in never_masked), sep)
+    named = [("pad_token_id", special.pad), ("mask_token_id", special.mask), ("sep_token_id", sep)]
+    for name, token in [*named, *(("mask_ignore_token_ids", token) for token in special.never_masked)]:
         if token is not None and (token < 0 or (vocab_size is not None and token >= vocab_size)):
-            raise UserError(
-                f"{name} has {token}, which is not in the vocabulary"
-                + (f" of {vocab_size} tokens" if vocab_size else "")
-            )
+            size = f" of {vocab_size} tokens" if vocab_size else ""
+            raise UserError(f"{name} has {token}, which is not in the vocabulary{size}")
+    return special
 
 
 def checked_ids(ids: Tensor) -> Tensor:

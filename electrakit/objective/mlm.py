@@ -19,7 +19,7 @@ from electrakit.model.huggingface.adapt import (
 )
 from electrakit.model.networks import Generator
 from electrakit.objective import corrupt
-from electrakit.objective.electra import Corrupted, WithGenerator
+from electrakit.objective.electra import Scores, WithGenerator
 from electrakit.objective.masking import Masked, MaskedBatch, MaskedObjective, Masking, checked_ids, special_tokens
 from electrakit.objective.output import Output, detection_metrics, ratio
 from electrakit.objective.predict_masked import predict_masked
@@ -55,12 +55,13 @@ class MaskedLM(MaskedObjective):
         mask_share, random_share = SCHEMES[scheme]
         sep_token_id = sep_token_of(model) if sep_token_id is None else sep_token_id
         self.model = as_generator(model, pad_token_id=pad_token_id, sep_token_id=sep_token_id)
+        vocab_size = num_tokens if num_tokens is not None else vocab_size_of(self.model)
         self.masking = Masking(
-            special_tokens(pad_token_id, mask_token_id, mask_ignore_token_ids, sep_token_id),
+            special_tokens(pad_token_id, mask_token_id, mask_ignore_token_ids, sep_token_id, vocab_size),
             mask_prob=mask_prob,
             mask_share=mask_share,
             random_share=random_share,
-            vocab_size=num_tokens if num_tokens is not None else vocab_size_of(self.model),
+            vocab_size=vocab_size,
             official=official,
             is_continuation=is_continuation,
         )
@@ -95,9 +96,9 @@ class ReplaceMLM(WithGenerator):
     def is_scored(self, ids: Tensor, masked: Masked) -> Tensor:
         return masked.counts  # a position that was chosen twice is predicted twice
 
-    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Tensor, is_replaced: Tensor) -> Scores:
         masked = batch.masked
-        disc_loss, disc_acc, _ = predict_masked(self.discriminator, masked._replace(inputs=corrupted.ids))
+        disc_loss, disc_acc, _ = predict_masked(self.discriminator, masked._replace(inputs=corrupted))
         is_chosen = corrupt.is_chosen(ids, masked.positions, masked.counts)
         return disc_loss, {"disc_acc": disc_acc, "is_scored": is_chosen}
 
@@ -129,14 +130,14 @@ class AllTokensMLM(WithGenerator):
     def is_scored(self, ids: Tensor, masked: Masked) -> Tensor:
         return masked.attended
 
-    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Corrupted) -> tuple[Tensor, dict[str, Tensor]]:
+    def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Tensor, is_replaced: Tensor) -> Scores:
         assert isinstance(self.discriminator, Generator | GeneratorAdapter)
         attended = batch.masked.attended
-        hidden = self.discriminator.hidden(corrupted.ids)  # (B, T, H)
+        hidden = self.discriminator.hidden(corrupted)  # (B, T, H)
         gates = self.gate(hidden).squeeze(-1).float().masked_fill(~attended, 0)  # (B, T)
         predicted = self.log_probabilities(self.discriminator.word_logits, hidden, ids)  # (B, T)
-        losses = -mix(gates, ~corrupted.is_replaced, predicted).masked_fill(~attended, 0)
-        return ratio(losses, attended), detection_metrics(-gates, corrupted.is_replaced, attended)
+        losses = -mix(gates, ~is_replaced, predicted).masked_fill(~attended, 0)
+        return ratio(losses, attended), detection_metrics(-gates, is_replaced, attended)
 
     def log_probabilities(self, head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
         """The softmax's log probability of each target (B, T), a block of tokens at a time: (B, T)."""

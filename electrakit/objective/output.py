@@ -82,24 +82,15 @@ class EvaluationSums:
     Across processes, sum `tensors()` in place (all_reduce), or add the objects with +.
     """
 
-    NAMES = (
-        *("num_chosen", "mlm_loss", "gen_right", "sampled_right"),
-        *(
-            "num_attended",
-            "num_replaced",
-            "num_scored",
-            "disc_loss",
-            "disc_right",
-            "num_predicted",
-            "num_true",
-            "num_hits",
-        ),
+    METRICS = (
+        *("mlm_loss", "gen_acc", "sampled_acc"),
+        *("disc_loss", "disc_acc", "disc_precision", "disc_recall", "replaced_rate"),
     )
     BITS = 20  # of a logit's 32: logits that differ by 1 part in 2,000 are distinguished, whatever their size
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.sums = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
-        self.seen = torch.zeros(len(self.NAMES), dtype=torch.int64, device=device)  # which sums the objective has
+        # Of each metric: its sum over all tokens that it is a mean over, and their number.
+        self.sums = torch.zeros(len(self.METRICS), 2, dtype=torch.float64, device=device)
         # Logits of original tokens, and of replaced ones.
         self.histogram = torch.zeros(2, 2**self.BITS, dtype=torch.int64, device=device)
 
@@ -108,10 +99,8 @@ class EvaluationSums:
         """Does not wait for the GPU if the sums are there too."""
         present = {name: value for name, value in output._asdict().items() if value is not None}
         output = Output(**{name: value.detach().to(self.sums.device) for name, value in present.items()})
-        found = {name: value for name, value in _sums(output).items() if value is not None}
-        index = torch.tensor([self.NAMES.index(name) for name in found], device=self.sums.device)
-        self.sums.index_add_(0, index, torch.stack([value.double() for value in found.values()]))
-        self.seen.index_fill_(0, index, 1)
+        for name, (total, count) in _sums(output).items():
+            self.sums[self.METRICS.index(name)] += torch.stack([total.double(), count.double()])
         if output.disc_logits is not None and output.disc_labels is not None and output.is_scored is not None:
             places = sortable(output.disc_logits, self.BITS) + output.disc_labels * 2**self.BITS  # (B, T)
             self.histogram.view(-1).index_add_(0, places.flatten(), output.is_scored.flatten().long())
@@ -119,7 +108,7 @@ class EvaluationSums:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """What to sum over the processes, in place."""
-        return self.sums, self.seen, self.histogram
+        return self.sums, self.histogram
 
     def __add__(self, other: "EvaluationSums") -> "EvaluationSums":
         both = EvaluationSums(self.sums.device)
@@ -129,51 +118,32 @@ class EvaluationSums:
 
     def result(self) -> dict[str, float]:
         """The metrics by the names of `Output`, and disc_auc. What is undefined (an AUC of one class) is left out."""
-        columns = zip(self.NAMES, self.sums.tolist(), self.seen.tolist(), strict=True)
-        sums = {name: value for name, value, seen in columns if seen}
-        shares = {
-            "mlm_loss": ("mlm_loss", "num_chosen"),
-            "gen_acc": ("gen_right", "num_chosen"),
-            "sampled_acc": ("sampled_right", "num_chosen"),
-            "disc_loss": ("disc_loss", "num_scored"),
-            "disc_acc": ("disc_right", "num_scored"),
-            "disc_precision": ("num_hits", "num_predicted"),
-            "disc_recall": ("num_hits", "num_true"),
-            "replaced_rate": ("num_replaced", "num_attended"),
-        }
-        result = {
-            name: sums[part] / sums[total] for name, (part, total) in shares.items() if part in sums and sums.get(total)
-        }
+        sums = zip(self.METRICS, self.sums.tolist(), strict=True)
+        result = {name: total / count for name, (total, count) in sums if count}
         if self.histogram.any(-1).all():
             result["disc_auc"] = area_under_curve(self.histogram)
         return result
 
 
-def _sums(output: Output) -> dict[str, Tensor | None]:
-    """What can be summed over batches: counts, and means times their counts."""
-
-    def total(mean: Tensor | None, count: Tensor | None) -> Tensor | None:
-        return None if mean is None or count is None else mean.double() * count
-
-    def count(*masks: Tensor | None) -> Tensor | None:
-        present = [mask for mask in masks if mask is not None]
-        return torch.stack(present).all(0).sum() if len(present) == len(masks) else None
-
-    num_chosen, num_scored, num_attended = (count(mask) for mask in (output.counts, output.is_scored, output.attended))
-    return {
-        "num_chosen": num_chosen,
-        "mlm_loss": total(output.mlm_loss, num_chosen),
-        "gen_right": total(output.gen_acc, num_chosen),
-        "sampled_right": total(output.sampled_acc, num_chosen),
-        "num_attended": num_attended,
-        "num_replaced": total(output.replaced_rate, num_attended),
-        "num_scored": num_scored,
-        "disc_loss": total(output.disc_loss, num_scored),
-        "disc_right": total(output.disc_acc, num_scored),
-        "num_predicted": count(output.disc_predictions),
-        "num_true": count(output.disc_labels, output.is_scored),
-        "num_hits": count(output.disc_predictions, output.disc_labels),
+def _sums(output: Output) -> dict[str, tuple[Tensor, Tensor]]:
+    """Of each metric that the output has: its sum over the tokens that it is a mean over, and their number."""
+    masks = {
+        "mlm_loss": output.counts,
+        "gen_acc": output.counts,
+        "sampled_acc": output.counts,
+        "replaced_rate": output.attended,
+        "disc_loss": output.is_scored,
+        "disc_acc": output.is_scored,
     }
+    means = output.metrics
+    numbers = {name: mask.sum() for name, mask in masks.items() if mask is not None and name in means}
+    sums = {name: (means[name].double() * number, number) for name, number in numbers.items()}
+    labels, predictions, is_scored = output.disc_labels, output.disc_predictions, output.is_scored
+    if labels is not None and predictions is not None and is_scored is not None:
+        num_hits = (predictions & labels).sum()
+        sums["disc_precision"] = (num_hits, predictions.sum())
+        sums["disc_recall"] = (num_hits, (labels & is_scored).sum())
+    return sums
 
 
 def sortable(values: Tensor, num_bits: int) -> Tensor:

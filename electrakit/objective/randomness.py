@@ -33,8 +33,8 @@ class Draws(NamedTuple):
 def row_keys(seed: int, step: int, rows: Tensor | Sequence[int], device: torch.device | str | None = None) -> Tensor:
     """A key for each row: int64 (B, 2). `rows` are row numbers within the global batch, or since the start of training."""
     numbers = torch.as_tensor(rows, dtype=torch.int64, device="cpu")
-    step_key = threefry(_words(seed), _words(step))
-    return torch.stack(threefry(step_key, (numbers & WORD, numbers >> 32 & WORD)), dim=-1).to(device)
+    step_key = threefry(_words(int(seed)), _words(int(step)))
+    return torch.stack(threefry(step_key, _words(numbers)), dim=-1).to(device)
 
 
 def fresh_keys(num_rows: int, device: torch.device) -> Tensor:
@@ -48,12 +48,12 @@ def draw(keys: Tensor, num_tokens: int, num_chosen: int) -> Draws:
     index = torch.cat([torch.arange(size, device=keys.device) for size in sizes])
     kind = torch.cat([torch.full((size,), number, device=keys.device) for number, size in enumerate(sizes)])
     first, second = threefry((keys[:, :1], keys[:, 1:]), (index, kind))  # (B, T + 2 K) each
-    priority, mask, sample = uniform(first).split(sizes, dim=-1)
-    token = uniform(second)[:, num_tokens : num_tokens + num_chosen]
+    priority, mask, sample = to_unit_interval(first).split(sizes, dim=-1)
+    token = to_unit_interval(second)[:, num_tokens : num_tokens + num_chosen]
     return Draws(priority, mask, token, sample)
 
 
-def uniform(words: Tensor) -> Tensor:
+def to_unit_interval(words: Tensor) -> Tensor:
     """32-bit words as float32 in [0, 1): 24 bits, so that 1 is never reached by rounding."""
     return (words >> 8).float() * 2.0**-24
 
@@ -71,6 +71,6 @@ def threefry(key: Words, counter: Words) -> Words:
     return left, right
 
 
-def _words(number: int) -> tuple[int, int]:
-    number = int(number)
+def _words(number: Any) -> Words:
+    """The low and the high word of an integer, or of a tensor of them."""
     return number & WORD, number >> 32 & WORD

@@ -228,7 +228,7 @@ def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Pat
         copy.load_state_dict({name: state[name] for name in copy.state_dict()}, assign=True)
         to_transformers(copy).save_pretrained(folder)
     elif isinstance(inner, nn.Module) and is_transformers(inner):
-        inner.save_pretrained(folder, state_dict=without_prefix(state, "model."))  # type: ignore[operator]
+        inner.save_pretrained(folder, state_dict=without_prefix(state, "model."))
     else:
         return
     if tokenizer is not None:

@@ -245,4 +245,4 @@ def recompute_activations(objective: nn.Module) -> None:
         elif is_transformers(module):
             if not module.supports_gradient_checkpointing:
                 raise UserError(f"--recompute: transformers' {type(module).__name__} cannot do it; leave it out")
-            module.gradient_checkpointing_enable()  # type: ignore[operator]
+            module.gradient_checkpointing_enable()

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +37,8 @@ def as_generator(
     x-transformers and reformer-pytorch. Name any other with `mask_argument`: it gets a bool (B, T) that is true for real tokens, or with
     `masks_padding=True` for padding.
     """
+    check_special_ids(model, pad_token_id, sep_token_id)
     if getattr(original(model), "gathers_positions", False):
-        check_special_ids(model, pad_token_id, sep_token_id)
         return model
     if is_transformers(model):
         require_masked_lm(model)
@@ -48,7 +48,6 @@ def as_generator(
             f"generator {_name(model)} is causal: it does not see what follows a [MASK]; build it without causal attention",
             stacklevel=3,
         )
-    check_special_ids(model, pad_token_id, sep_token_id)
     return GeneratorAdapter(model, InputsFor.of(model, pad_token_id, sep_token_id, mask_argument, masks_padding))
 
 
@@ -80,20 +79,45 @@ def as_discriminator(
     return LayerDiscriminator(model, inputs_for, discr_dim, -1 if discr_layer is None else discr_layer)
 
 
-class GeneratorAdapter(nn.Module):
-    """A masked language model that gives logits at some positions only."""
-
-    gathers_positions = True
+class Adapter(nn.Module):
+    """A user's model, and what it takes besides ids."""
 
     def __init__(self, model: nn.Module, inputs_for: InputsFor) -> None:
         super().__init__()
         self.model = model
         self.inputs_for = inputs_for
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """The logits of the model's own head, whatever their shape."""
+        output = call(self.model, ids, self.inputs_for(ids))
+        logits = getattr(output, "logits", None)
+        if logits is None and isinstance(output, Tensor | tuple):
+            logits = _first_tensor(output)
+        if not isinstance(logits, Tensor):
+            raise UserError(
+                f"{_name(self.model)} gives no logits, but {type(output).__name__}; use the class with a head for your task"
+            )
+        return logits
+
+
+class GeneratorAdapter(Adapter):
+    """A masked language model that gives logits at some positions only."""
+
+    gathers_positions = True
+
+    def __init__(self, model: nn.Module, inputs_for: InputsFor) -> None:
+        super().__init__(model, inputs_for)
         self.has_known_head = has_known_head(model)
 
     def forward(self, ids: Tensor, positions: Tensor) -> Tensor:  # (B, T), (B, K) -> (B, K, V)
         if not self.has_known_head:
-            return gather(_word_logits(call(self.model, ids, self.inputs_for(ids)), ids, self.model), positions)
+            logits = self.logits(ids)
+            if logits.ndim != 3 or logits.shape[:2] != ids.shape:
+                raise UserError(
+                    f"generator {_name(self.model)} gives {tuple(logits.shape)} for ids {tuple(ids.shape)}; "
+                    "wanted one score per token and word"
+                )
+            return gather(logits, positions)
         return self.word_logits(gather(self.hidden(ids), positions))  # the output layer runs at K positions, not T
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -105,16 +129,11 @@ class GeneratorAdapter(nn.Module):
         return apply_head(self.model, hidden)
 
 
-class DiscriminatorAdapter(nn.Module):
+class DiscriminatorAdapter(Adapter):
     """A token classifier with one or two labels, as one logit."""
 
-    def __init__(self, model: nn.Module, inputs_for: InputsFor) -> None:
-        super().__init__()
-        self.model = model
-        self.inputs_for = inputs_for
-
     def forward(self, ids: Tensor) -> Tensor:  # (B, T) -> (B, T)
-        logits = _logits(call(self.model, ids, self.inputs_for(ids)), self.model)
+        logits = self.logits(ids)
         if logits.shape == ids.shape:
             return logits
         if logits.shape == (*ids.shape, 1):
@@ -127,16 +146,14 @@ class DiscriminatorAdapter(nn.Module):
         )
 
 
-class LayerDiscriminator(nn.Module):
+class LayerDiscriminator(Adapter):
     """A model without a fitting head: the output of one of its layers, then a new linear layer.
 
     The model's later layers get no gradient: DistributedDataParallel needs find_unused_parameters=True.
     """
 
     def __init__(self, model: nn.Module, inputs_for: InputsFor, dim: int, layer: str | int) -> None:
-        super().__init__()
-        self.model = model
-        self.inputs_for = inputs_for
+        super().__init__(model, inputs_for)
         self.layer = layer
         find_layer(model, layer)  # raises now, not at the first step
         self.to_logit = new_output(dim, model)
@@ -185,36 +202,13 @@ def find_layer(model: nn.Module, layer: str | int) -> nn.Module:
     )
 
 
-# Outputs
-
-
-def _logits(output: Any, model: nn.Module) -> Tensor:
-    logits = getattr(output, "logits", None)
-    if logits is None:
-        logits = _first_tensor(output) if isinstance(output, Tensor | tuple) else None
-    if not isinstance(logits, Tensor):
-        raise UserError(
-            f"{_name(model)} gives no logits, but {type(output).__name__}; use the class with a head for your task"
-        )
-    return logits
-
-
-def _word_logits(output: Any, ids: Tensor, model: nn.Module) -> Tensor:  # (B, T, V)
-    logits = _logits(output, model)
-    if logits.ndim != 3 or logits.shape[:2] != ids.shape:
-        raise UserError(
-            f"generator {_name(model)} gives {tuple(logits.shape)} for ids {tuple(ids.shape)}; wanted one score per token and word"
-        )
-    return logits
-
-
 def _first_tensor(output: Any) -> Tensor | None:
     """The tensor itself, or the first of a tuple or of a transformers output: the hidden states."""
-    if isinstance(output, Tensor):
-        return output
-    is_several = isinstance(output, tuple | list | Mapping) and len(output) > 0
-    first = (next(iter(output.values())) if isinstance(output, Mapping) else output[0]) if is_several else None
-    return first if isinstance(first, Tensor) else None
+    if isinstance(output, Mapping):
+        output = tuple(output.values())
+    if isinstance(output, tuple | list) and output:
+        output = output[0]
+    return output if isinstance(output, Tensor) else None
 
 
 # Special tokens and sizes
@@ -222,53 +216,46 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's model inside an adapter."""
-    return model.model if isinstance(model, GeneratorAdapter | DiscriminatorAdapter | LayerDiscriminator) else model
+    return model.model if isinstance(model, Adapter) else model
 
 
 def vocab_size_of(*models: Any) -> int | None:
     """Of the first model that names it."""
     for model in models:
         inner = unwrap(model)
-        owners = (getattr(inner, "config", None), "vocab_size"), (inner, "vocab_size"), (inner, "num_tokens")
-        for owner, name in owners:
+        config = getattr(inner, "config", None)
+        for owner, name in ((config, "vocab_size"), (inner, "vocab_size"), (inner, "num_tokens")):
             if isinstance(size := getattr(owner, name, None), int):
                 return size
     return None
 
 
-class BuiltWith(NamedTuple):
-    """The special tokens that a model was built for; None where it names none."""
-
-    pad: int | None
-    sep: int | None = None
-    has_segments: bool = False
-
-    @classmethod
-    def of(cls, model: Any) -> "BuiltWith":
-        model = original(model)
-        if isinstance(model, Network):
-            return cls(model.config.pad_token_id, model.config.sep_token_id, model.config.body == "classic")
-        if isinstance(inputs_for := getattr(model, "inputs_for", None), InputsFor):
-            return cls(inputs_for.pad_token_id, inputs_for.sep_token_id, inputs_for.has_segments)
-        # transformers' sep_token_id has no effect: the segments come from us.
-        return cls(getattr(model.config, "pad_token_id", None) if is_transformers(model) else None)
+def special_ids_of(model: nn.Module) -> tuple[int | None, int | None, bool]:
+    """The ids of [PAD] and [SEP] that a model was built for, None where it names none; and whether it has segments."""
+    model = original(model)
+    if isinstance(model, Network):
+        return model.config.pad_token_id, model.config.sep_token_id, model.config.body == "classic"
+    if isinstance(model, Adapter):
+        return model.inputs_for.pad_token_id, model.inputs_for.sep_token_id, model.inputs_for.has_segments
+    # transformers' sep_token_id has no effect: the segments come from us.
+    return getattr(model.config, "pad_token_id", None) if is_transformers(model) else None, None, False
 
 
 def sep_token_of(*models: nn.Module | str) -> int | None:
     """Of the first of our networks and adapters that was built with one."""
-    known = (BuiltWith.of(model).sep for model in models if not isinstance(model, str))
+    known = (special_ids_of(model)[1] for model in models if not isinstance(model, str))
     return next((sep for sep in known if sep is not None), None)
 
 
 def check_special_ids(model: nn.Module, pad_token_id: int, sep_token_id: int | None) -> None:
     """Refuse a model that was built for other ids of [PAD] and [SEP]; `sep_token_id=None` fits every model."""
-    built = BuiltWith.of(model)
+    pad, sep, has_segments = special_ids_of(model)
     message = f"{_name(model)} was built with {{0}}={{1}}, but {{0}}={{2}}; make them equal"
-    if built.pad not in (None, pad_token_id):
-        raise UserError(message.format("pad_token_id", built.pad, pad_token_id))
-    if sep_token_id not in (None, built.sep) and (built.has_segments or built.sep is not None):
-        raise UserError(message.format("sep_token_id", built.sep, sep_token_id))
-    if sep_token_id is None and built.sep is None and isinstance(original(model), Network) and built.has_segments:
+    if pad not in (None, pad_token_id):
+        raise UserError(message.format("pad_token_id", pad, pad_token_id))
+    if sep_token_id not in (None, sep) and (has_segments or sep is not None):
+        raise UserError(message.format("sep_token_id", sep, sep_token_id))
+    if sep_token_id is None and sep is None and isinstance(original(model), Network) and has_segments:
         warn_of_no_segments(model)
 
 

@@ -1,10 +1,13 @@
 """What we know of transformers' model families: masked-LM heads, output tables, and which models can be a generator."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # By config.model_type: the attributes of a ...ForMaskedLM that it applies to its body's output, one after the other.
 MASKED_LM_HEADS = {
@@ -28,9 +31,11 @@ MASKED_LM_HEADS = {
     "roformer": ("cls",),
     "xlm-roberta": ("lm_head",),
 }
+# How the names of classes end that read from left to right.
+CAUSAL = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration")
 
 
-def has_known_head(model: Any) -> bool:
+def has_known_head(model: Any) -> "TypeGuard[PreTrainedModel]":
     """Not for an unknown family, nor for a subclass that may do something else: there the model's own forward is needed."""
     cls = type(model)
     if not (cls.__module__.startswith("transformers.models.") and cls.__name__.endswith("ForMaskedLM")):
@@ -47,7 +52,7 @@ def apply_head(model: Any, hidden: Tensor) -> Tensor:
     return hidden
 
 
-def is_transformers(model: nn.Module) -> bool:
+def is_transformers(model: nn.Module) -> "TypeGuard[PreTrainedModel]":
     """Tested by its attributes: importing transformers takes seconds."""
     return hasattr(model, "base_model_prefix") and hasattr(model, "config")
 
@@ -55,19 +60,15 @@ def is_transformers(model: nn.Module) -> bool:
 def require_masked_lm(model: Any) -> None:
     """Refuse a transformers model that predicts no words, or that attends to the left only."""
     names = [cls.__name__ for cls in type(model).__mro__]
-    if getattr(model.config, "is_decoder", False) or any(_is_causal(name) for name in names):
+    # XLM's and Flaubert's WithLMHeadModel are masked language models.
+    known = [name for name in names if not name.endswith("WithLMHeadModel")]
+    if getattr(model.config, "is_decoder", False) or any(name.endswith(CAUSAL) for name in known):
         raise UserError(
             f"{names[0]} cannot be a generator: it reads from left to right and does not see what follows a [MASK]; "
             "use a ...ForMaskedLM"
         )
     if model.get_output_embeddings() is None and not any(name.endswith("ForMaskedLM") for name in names):
         raise UserError(f"{names[0]} cannot be a generator: it predicts no words; use the family's ...ForMaskedLM")
-
-
-def _is_causal(name: str) -> bool:
-    """By the name of the class. XLM's and Flaubert's WithLMHeadModel are masked language models."""
-    endings = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration")
-    return name.endswith(endings) and not name.endswith("WithLMHeadModel")
 
 
 def output_table(model: Any) -> nn.Module | None:

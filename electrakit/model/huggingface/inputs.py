@@ -43,7 +43,7 @@ class InputsFor:
         masks_padding: bool = False,
     ) -> "InputsFor":
         """Inspect the signature of the model's forward once."""
-        arguments = arguments_of(model.base_model if has_known_head(model) else _entrance(model))  # type: ignore[arg-type]
+        arguments = arguments_of(model.base_model if has_known_head(model) else _entrance(model))
         if mask_argument is None:
             mask_argument, masks_padding = _find_mask(_entrance(model), arguments)
         elif mask_argument not in arguments and not _takes_keywords(arguments):

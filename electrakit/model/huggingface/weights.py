@@ -188,9 +188,10 @@ def to_transformers(network: Generator | Discriminator) -> "PreTrainedModel":
 
     if not isinstance(network, Generator | Discriminator):
         raise UserError(f"{type(network).__name__} is not one of our networks; pass a Generator or a Discriminator")
-    family = FAMILIES[network.config.body]
-    is_generator = isinstance(network, Generator)
-    settings = _their_settings(network.config, family)
+    config, is_generator = network.config, isinstance(network, Generator)
+    family = FAMILIES[config.body]
+    settings = {name: getattr(config, ours) for ours, names in family.fields.items() for name in names}
+    settings |= family.fixed | {"sep_token_id": config.sep_token_id} | family.more_settings(config)
     if family.num_labels == 2 and not is_generator:
         settings |= LABELS
     class_name = family.generator_class if is_generator else family.discriminator_class
@@ -257,11 +258,6 @@ def _merge(key: str, tensors: list[Tensor], family: Family) -> Tensor:
     return torch.cat(tensors)
 
 
-def _their_settings(config: NetworkConfig, family: Family) -> dict[str, Any]:
-    settings = {name: getattr(config, ours) for ours, theirs in family.fields.items() for name in theirs}
-    return settings | family.fixed | {"sep_token_id": config.sep_token_id} | family.more_settings(config)
-
-
 def _our_config(theirs: Any, family: Family, sep_token_id: int | None) -> NetworkConfig:
     class_name = type(theirs).__name__
     for name, value in family.fixed.items():
@@ -298,16 +294,12 @@ def _find_sep(theirs: Any, family: Family, asked: int | None) -> int | None:
 
 def _find_class(model: Any) -> tuple[Family, type[Generator] | type[Discriminator]]:
     class_name = type(model).__name__
+    known: dict[str, tuple[Family, type[Generator] | type[Discriminator]]] = {}
     for family in FAMILIES.values():
-        if class_name == family.generator_class:
-            return family, Generator
-        if class_name == family.discriminator_class:
-            if family.num_labels == 2 != model.config.num_labels:
-                raise UserError(
-                    f"{class_name} has {model.config.num_labels} labels; it takes two, original and replaced"
-                )
-            return family, Discriminator
-    known = ", ".join(
-        name for family in FAMILIES.values() for name in (family.generator_class, family.discriminator_class)
-    )
-    raise UserError(f"{class_name} has no counterpart among our networks; known are {known}")
+        known |= {family.generator_class: (family, Generator), family.discriminator_class: (family, Discriminator)}
+    if class_name not in known:
+        raise UserError(f"{class_name} has no counterpart among our networks; known are {', '.join(known)}")
+    family, network_class = known[class_name]
+    if network_class is Discriminator and family.num_labels == 2 != model.config.num_labels:
+        raise UserError(f"{class_name} has {model.config.num_labels} labels; it takes two, original and replaced")
+    return family, network_class

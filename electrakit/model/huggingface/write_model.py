@@ -16,7 +16,7 @@ from electrakit.model.huggingface.inputs import InputsFor
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MAX_DIFFERENCE = 1e-4  # of logits, relative to the largest: the two implementations round differently
+MAX_LOGIT_DIFFERENCE = 1e-4  # relative to the largest logit: two implementations round differently
 HAS_ALL_POSITIONS = ("albert", "bert", "electra", "modernbert")  # families that number positions from 0
 
 
@@ -47,7 +47,7 @@ def open_model(folder: Path) -> "PreTrainedModel":
     return load_full_model(getattr(transformers, config.architectures[0]), folder)
 
 
-def write_model(model: "PreTrainedModel", folder: Path, special_ids: dict[str, int]) -> dict[str, Any]:
+def write_transformers_model(model: "PreTrainedModel", folder: Path, special_ids: dict[str, int]) -> dict[str, Any]:
     """Write weights and config; returns the settings that the model's tokenizer needs."""
     with quiet_transformers():
         model.save_pretrained(folder)
@@ -72,7 +72,7 @@ def compare(trained: TrainedNetwork, folder: Path, ids: Tensor, special_ids: dic
         differences.append((ours - theirs).abs().max())
         sizes.append(ours.abs().max())
     difference, largest = (torch.stack(each).max().item() for each in (differences, sizes))  # NaN stays NaN
-    if not difference <= MAX_DIFFERENCE * max(1.0, largest):
+    if not difference <= MAX_LOGIT_DIFFERENCE * max(1.0, largest):
         raise UserError(
             f"the {trained.name} as transformers reads it does not compute what the trained one computes: logits differ by "
             f"{difference:.2g}; nothing was written. Please report this, with config.json of the run"
