@@ -19,7 +19,7 @@ import zstandard
 
 from electrakit.common.errors import UserError, first_line
 from electrakit.config.corpus import SHARDS_MANIFEST
-from electrakit.data.read.compression import Counted, decompressing, format_of
+from electrakit.data.read.compression import Counted, compression_of, decompressing
 from electrakit.data.read.notes import Notes
 
 MAX_RATIO = 250  # text compresses 3 to 10 times, a repetitive log perhaps 100 times
@@ -239,12 +239,11 @@ def buffered(raw: io.RawIOBase, size: int = 2**20) -> io.BufferedReader:
 def opened(stream: io.BufferedReader, name: str, notes: Notes, allowance: Allowance) -> io.BufferedReader:
     """The stream as UTF-8 or binary content: decompressed up to 3 times, if it was compressed that often."""
     for _ in range(3):
-        format = format_of(stream.peek(10))
-        if format is None:
+        compression = compression_of(stream.peek(10))
+        if compression is None:
             break
         source = Counted(stream)
-        note = functools.partial(_note_a_hole, name, notes)
-        content = decompressing(source, format, note)
+        content = decompressing(source, compression, name, notes)
         stream = buffered(Decompressed(content, name, notes, allowance, source.num_bytes, below=stream))
     head = stream.peek(2**12)
     for mark, encoding in _BYTE_ORDER_MARKS.items():
@@ -255,10 +254,6 @@ def opened(stream: io.BufferedReader, name: str, notes: Notes, allowance: Allowa
         if len(head) >= 8 and head[first::2].count(0) > 0.8 * len(head[first::2]) and head.count(0) < 0.6 * len(head):
             return _from_utf_16_or_32(stream, encoding, name, notes)
     return stream
-
-
-def _note_a_hole(name: str, notes: Notes, where: str) -> None:
-    notes.add("damaged part of a compressed file; left out", f"{name} {where}")
 
 
 def _from_utf_16_or_32(stream: io.BufferedReader, encoding: str, name: str, notes: Notes) -> io.BufferedReader:
