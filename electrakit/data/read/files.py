@@ -182,6 +182,11 @@ class Guarded(_Stream):
         self.num_bytes_out += len(data)
         return data
 
+    def drain(self) -> None:
+        """Read to the end, so that the stream below stands behind it."""
+        while self.pull(2**20):
+            pass
+
     def stop(self, problem: str, why: str = "", kept: str = "", is_cut: bool = False) -> bytes:
         where = f"{self.name} at byte {self.num_bytes_out:,}"
         if not (is_cut and ends_too_early(self.below)):
