@@ -14,7 +14,7 @@ import mwparserfromhell
 from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Tag, Template, Text, Wikilink
 from mwparserfromhell.wikicode import Wikicode
 
-from electrakit.data.read.wikipedia_templates import TEMPLATES, Arguments, template_name
+from electrakit.data.read.wikipedia_templates import TEMPLATES, Arguments, expand, template_name
 
 
 def prose(wikitext: str, namespaces: tuple[str, ...] = ()) -> list[str]:
@@ -203,9 +203,8 @@ def text_of_node(node: object) -> str:
         case Text() | HTMLEntity():
             return str(node)  # entities are decoded at the very end
         case Template():
-            fill = TEMPLATES.get(template_name(str(node.name)))
             given = {str(one.name).strip().lower(): text_of(one.value).strip() for one in node.params}
-            return fill(Arguments(given)) if fill else ""
+            return expand(str(node.name), Arguments(given))
         case ExternalLink():
             return text_of(node.title) if node.brackets else ""
         case Tag():
