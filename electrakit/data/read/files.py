@@ -148,6 +148,16 @@ class _Stream(io.RawIOBase):
         return position
 
 
+class Joined(_Stream):
+    """What has been read already, and the rest of the stream."""
+
+    def __init__(self, start: bytes, rest: io.BufferedReader) -> None:
+        self.start, self.rest = io.BytesIO(start), rest
+
+    def pull(self, size: int) -> bytes:
+        return self.start.read(size) or self.rest.read(size)
+
+
 class Guarded(_Stream):
     """Reads from `source` and never raises for damaged data: it notes the damage, and the stream ends there.
 
@@ -251,19 +261,22 @@ def opened(stream: io.BufferedReader, name: str, notes: Notes, allowance: Allowa
         content = decompressing(source, compression, name, notes)
         stream = buffered(Decompressed(content, name, notes, allowance, source.num_bytes, below=stream))
     head = stream.peek(2**12)
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
-        if head.startswith(mark):
-            stream.read(len(mark))
-            return stream if encoding == "utf-8" else _from_utf_16_or_32(stream, encoding, name, notes)
-    for first, encoding in enumerate(("utf-16-be", "utf-16-le")):  # English without a mark: every other byte is 0
-        if len(head) >= 8 and head[first::2].count(0) > 0.8 * len(head[first::2]) and head.count(0) < 0.6 * len(head):
-            return _from_utf_16_or_32(stream, encoding, name, notes)
-    return stream
-
-
-def _from_utf_16_or_32(stream: io.BufferedReader, encoding: str, name: str, notes: Notes) -> io.BufferedReader:
+    mark = next((mark for mark in _BYTE_ORDER_MARKS if head.startswith(mark)), None)
+    if mark is not None:
+        stream.read(len(mark))
+    encoding = _utf_16_without_mark(head) if mark is None else _BYTE_ORDER_MARKS[mark]
+    if encoding is None or encoding == "utf-8":
+        return stream
     notes.add(f"read as {encoding[:6].upper()}", name)
     return buffered(Transcoded(stream, encoding, name, notes))
+
+
+def _utf_16_without_mark(head: bytes) -> str | None:
+    """Which byte order it is, if every other byte is 0, as in English text."""
+    for first, encoding in enumerate(("utf-16-be", "utf-16-le")):
+        if len(head) >= 8 and head[first::2].count(0) > 0.8 * len(head[first::2]) and head.count(0) < 0.6 * len(head):
+            return encoding
+    return None
 
 
 class Transcoded(_Stream):

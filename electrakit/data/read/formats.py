@@ -60,7 +60,6 @@ def read_batch(
     notes = batch.notes
     documents = []
     for chunk in (inner for outer in batch.chunks for inner in _unpacked(outer, notes)):
-        may_be_long = chunk.kind != "text" or _has_long_line(chunk.data)
         for line, document in _READERS[chunk.kind](chunk, notes, config):
             lines, key = document
             if not lines:
@@ -72,7 +71,7 @@ def read_batch(
             if key is None and config.min_words and sum(len(one.split()) for one in lines) < config.min_words:
                 notes.add(f"document of fewer than {config.min_words} words; left out", f"{chunk.name}:{line}")
                 continue
-            if may_be_long and max(map(len, lines)) > MAX_LINE_CHARACTERS:
+            if max(map(len, lines)) > MAX_LINE_CHARACTERS:
                 where = f"{chunk.name}:{line}"
                 document = Document([short for one in lines for short in _short_lines(one, where, notes)], key)
             documents.append(document)
@@ -86,15 +85,6 @@ def identity(document: Document) -> int:
     if document.key is not None:
         return document.key
     return xxhash.xxh3_64_intdigest("\n".join(document.lines).encode("utf-8", "replace"))
-
-
-def _has_long_line(data: Any) -> bool:
-    end = 0
-    while len(data) - end > MAX_LINE_CHARACTERS:
-        end = data.rfind(b"\n", end, end + MAX_LINE_CHARACTERS + 1) + 1
-        if not end:
-            return True
-    return False
 
 
 def _short_lines(line: str, where: str, notes: Notes) -> Iterator[str]:

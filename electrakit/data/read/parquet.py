@@ -6,13 +6,16 @@ from typing import Any
 
 from electrakit.common.errors import UserError, first_line
 from electrakit.common.safe_load import hub_problem
+from electrakit.data.read.files import TOO_MUCH, Allowance
 from electrakit.data.read.notes import Notes
 
 BATCH_BYTES = 2**20
 MAX_DICTIONARY_BYTES = 256 * 2**20  # of different texts that a parquet file keeps in one place: it is read as a whole
 
 
-def parquet_values(file: Any, name: str, field: str, max_bytes: int, notes: Notes) -> Iterator[Any]:
+def parquet_values(
+    file: Any, name: str, field: str, max_bytes: int, notes: Notes, allowance: Allowance
+) -> Iterator[Any]:
     """Texts, and what else is in the column; a text of more than `max_bytes` as a memoryview: one copy is enough."""
     try:
         import pyarrow
@@ -37,8 +40,12 @@ def parquet_values(file: Any, name: str, field: str, max_bytes: int, notes: Note
     for number in range(num_groups):
         try:
             for batch in table.iter_batches(num_rows, row_groups=[number], columns=[field]):
-                for value in batch.column(0):
-                    yield _as_text(value, max_bytes)
+                for stored in batch.column(0):
+                    value = _as_text(stored, max_bytes)
+                    if isinstance(value, str | memoryview) and allowance.is_used_up(len(value)):
+                        notes.add(TOO_MUCH, name)
+                        return
+                    yield value
         except UserError:
             raise
         except (pyarrow.ArrowException, OSError, ValueError) as error:

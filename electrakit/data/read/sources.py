@@ -23,9 +23,9 @@ from electrakit.data.read import docstrings
 from electrakit.data.read.archives import tar_members, zip_members
 from electrakit.data.read.cut import DOCUMENT_ENDS, cut_records, cut_text, read_blocks
 from electrakit.data.read.files import (
-    TOO_MUCH,
     Allowance,
     Guarded,
+    Joined,
     Transcoded,
     buffered,
     ends_too_early,
@@ -173,7 +173,7 @@ class _Reader:
             if len(data) < SMALL_ARCHIVE_BYTES:  # the workers decompress these
                 yield Chunk(name, "archive", data)
                 return
-            raw = buffered(Guarded(_Joined(data, raw), name, self.notes))
+            raw = buffered(Joined(data, raw))
         stream = opened(raw, name, self.notes, self.allowance)
         head = stream.peek(2**16)[: 2**16]
         is_tar, is_zip = head[257:262] == b"ustar", head.startswith(b"PK\x03\x04")
@@ -186,7 +186,7 @@ class _Reader:
             for member, content in tar_members(stream, name, self.notes):
                 yield from self._file(content, member, depth + 1, is_openwebtext)
         elif is_zip and not _OFFICE_OR_EPUB.match(head[30:]):
-            with self._seekable(stream) as file:
+            with _seekable(stream) as file:
                 for member, content in zip_members(file, name, self.notes, self.allowance, stream):
                     yield from self._file(content, member, depth + 1)
         else:
@@ -196,8 +196,11 @@ class _Reader:
             if kind is None or is_zip:
                 self.notes.add("not text, and no known kind of file; left out", name)
             elif kind == "parquet":
-                with self._seekable(stream) as file:
-                    yield from self._parquet(file, name)
+                with _seekable(stream) as file:
+                    values = parquet_values(
+                        file, name, self.config.field, MAX_DOCUMENT_BYTES, self.notes, self.allowance
+                    )
+                    yield from self._texts(values, name)
             else:
                 is_openwebtext = is_openwebtext or OPENWEBTEXT_FILE.search(name) is not None
                 yield from self._cut_stream(stream, name, "openwebtext" if kind == "text" and is_openwebtext else kind)
@@ -213,7 +216,7 @@ class _Reader:
             stream = buffered(Transcoded(stream, encoding, name, self.notes))
         namespaces = hidden_namespaces(head) if kind == "wikipedia" else ()
         if kind == "jsonl" and is_spread(head):
-            stream = self._with_a_record_on_each_line(stream, name)
+            stream = _with_a_record_on_each_line(stream)
         blocks = read_blocks(stream, MAX_DOCUMENT_BYTES if splitting == "file" else BATCH_BYTES)
         if kind in _RECORD_ENDS:
             max_bytes = MAX_LONG_RECORD_BYTES if kind == "jsonl" else MAX_RECORD_BYTES
@@ -266,38 +269,6 @@ class _Reader:
             del loaded, records
             for text in texts:
                 yield from self._long_text(memoryview(text), name, number)
-
-    def _with_a_record_on_each_line(self, stream: io.BufferedReader, name: str) -> io.BufferedReader:
-        """One JSON value over many lines, an object or a list of them, as JSON lines; what is none stays as it is."""
-        data = stream.read(MAX_SPREAD_BYTES)
-        if len(data) < MAX_SPREAD_BYTES:
-            with contextlib.suppress(ValueError, RecursionError):
-                loaded = json.loads(data)
-                data = "\n".join(map(json.dumps, loaded if isinstance(loaded, list) else [loaded])).encode()
-        return buffered(Guarded(_Joined(data, stream), name, self.notes))
-
-    @contextlib.contextmanager
-    def _seekable(self, stream: io.BufferedReader) -> Iterator[Any]:
-        """The stream itself where it can be jumped about in (a plain file), else a temporary copy without a name."""
-        if stream.seekable():
-            stream.seek(0)
-            yield stream
-            return
-        with tempfile.SpooledTemporaryFile(max_size=MAX_RECORD_BYTES) as copy:
-            shutil.copyfileobj(stream, copy, 2**20)
-            copy.seek(0)
-            yield copy
-
-    def _parquet(self, file: Any, name: str) -> Iterator[Chunk]:
-        values = parquet_values(file, name, self.config.field, MAX_DOCUMENT_BYTES, self.notes)
-        yield from self._texts(self._within_allowance(values, name), name)
-
-    def _within_allowance(self, values: Iterable[Any], name: str) -> Iterator[Any]:
-        for value in values:
-            if isinstance(value, str | memoryview) and self.allowance.is_used_up(len(value)):
-                self.notes.add(TOO_MUCH, name)
-                return
-            yield value
 
     def _dataset(self, name: str) -> Iterator[Chunk]:
         try:
@@ -352,14 +323,27 @@ class _Reader:
                 yield Chunk(str(file), "texts", ["\n".join(paragraphs)])
 
 
-class _Joined:
-    """What has been read already, and the rest of the stream."""
+def _with_a_record_on_each_line(stream: io.BufferedReader) -> io.BufferedReader:
+    """One JSON value over many lines, an object or a list of them, as JSON lines; what is none stays as it is."""
+    data = stream.read(MAX_SPREAD_BYTES)
+    if len(data) < MAX_SPREAD_BYTES:
+        with contextlib.suppress(ValueError, RecursionError):
+            loaded = json.loads(data)
+            data = "\n".join(map(json.dumps, loaded if isinstance(loaded, list) else [loaded])).encode()
+    return buffered(Joined(data, stream))
 
-    def __init__(self, start: bytes, rest: io.BufferedReader) -> None:
-        self.start, self.rest = io.BytesIO(start), rest
 
-    def read(self, size: int) -> bytes:
-        return self.start.read(size) or self.rest.read(size)
+@contextlib.contextmanager
+def _seekable(stream: io.BufferedReader) -> Iterator[Any]:
+    """The stream itself where it can be jumped about in (a plain file), else a temporary copy without a name."""
+    if stream.seekable():
+        stream.seek(0)
+        yield stream
+        return
+    with tempfile.SpooledTemporaryFile(max_size=MAX_RECORD_BYTES) as copy:
+        shutil.copyfileobj(stream, copy, 2**20)
+        copy.seek(0)
+        yield copy
 
 
 def _standard_input() -> int:
