@@ -238,9 +238,6 @@ class Decompressed(Guarded):
         self.num_excess = num_excess
         return data
 
-    def seekable(self) -> bool:
-        return False
-
 
 def ends_too_early(stream: io.BufferedReader | None) -> bool:
     """Whether the stream is at its end, and ends there because it is damaged, which has been noted."""

@@ -61,22 +61,20 @@ def read_batch(
     documents = []
     for chunk in (inner for outer in batch.chunks for inner in _unpacked(outer, notes)):
         for line, document in _READERS[chunk.kind](chunk, notes, config):
+            where = f"{chunk.name}:{line}"
             lines, key = document
             if not lines:
-                if key is None and (
-                    chunk.kind != "text" or chunk.splitting == "file"
-                ):  # else a blank line, no document
-                    notes.add("document without text; left out", f"{chunk.name}:{line}")
-                continue
-            if key is None and config.min_words and sum(len(one.split()) for one in lines) < config.min_words:
-                notes.add(f"document of fewer than {config.min_words} words; left out", f"{chunk.name}:{line}")
-                continue
-            if max(map(len, lines)) > MAX_LINE_CHARACTERS:
-                where = f"{chunk.name}:{line}"
-                document = Document([short for one in lines for short in _short_lines(one, where, notes)], key)
-            documents.append(document)
-            if places is not None:
-                places.append((chunk.name, line))
+                is_blank_line = chunk.kind == "text" and chunk.splitting != "file"
+                if key is None and not is_blank_line:
+                    notes.add("document without text; left out", where)
+            elif key is None and config.min_words and sum(len(one.split()) for one in lines) < config.min_words:
+                notes.add(f"document of fewer than {config.min_words} words; left out", where)
+            else:
+                if max(map(len, lines)) > MAX_LINE_CHARACTERS:
+                    document = Document([short for one in lines for short in _short_lines(one, where, notes)], key)
+                documents.append(document)
+                if places is not None:
+                    places.append((chunk.name, line))
     return documents, notes
 
 

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,8 @@ def cut_inputs(
             if batch_size >= BATCH_BYTES:
                 batch.notes.merge(reader.notes)
                 reader.notes.clear()
-                batch.next_position, batch.num_bytes_read = (index, number + 1), num_bytes_before + reader.num_read()
+                num_read = min(reader.num_read(), one.num_bytes or sys.maxsize)  # a part may be read twice
+                batch.next_position, batch.num_bytes_read = (index, number + 1), num_bytes_before + num_read
                 yield batch
                 batch, batch_size = ChunkBatch(), 0
         if number == -1 and not reader.notes.total:
@@ -142,10 +143,11 @@ class _Reader:
 
     def __init__(self, config: CorpusConfig, workers: WorkerPool) -> None:
         self.config, self.workers, self.notes = config, workers, Notes()
-        self.num_bytes_read: Callable[[], int] | None = None
+        self.raw: Guarded | None = None
+        self.num_counted = 0  # bytes or characters, of what is not one file
 
     def num_read(self) -> int:
-        return self.num_bytes_read() if self.num_bytes_read is not None else 0
+        return self.num_counted if self.raw is None else self.raw.num_bytes_out
 
     def chunks(self, one: CorpusInput) -> Iterator[Chunk]:
         if one.name == "builtin:python":
@@ -159,10 +161,9 @@ class _Reader:
                 self.notes.add(f"cannot be read ({error.strerror})", one.name)
                 return
             with file:
-                raw = Guarded(file, one.name, self.notes)
-                self.num_bytes_read = lambda: min(raw.num_bytes_out, one.num_bytes or raw.num_bytes_out)
-                self.allowance = Allowance(lambda: one.num_bytes or raw.num_bytes_out)
-                yield from self._file(buffered(raw), one.name)
+                self.raw = Guarded(file, one.name, self.notes)
+                self.allowance = Allowance(lambda: one.num_bytes or self.num_read())
+                yield from self._file(buffered(self.raw), one.name)
 
     def _file(self, raw: io.BufferedReader, name: str, depth: int = 0, is_openwebtext: bool = False) -> Iterator[Chunk]:
         num_noted = self.notes.total
@@ -223,8 +224,8 @@ class _Reader:
             runs = cut_records(blocks, _RECORD_ENDS[kind], max_bytes)
         else:
             runs = cut_text(blocks, splitting, MAX_DOCUMENT_BYTES)
-        seems_utf8, last_key, tail = False, None, b""
-        for data, line, key, is_too_long in runs:
+        seems_utf8, tail = False, b""
+        for data, line, key, is_first_section, is_too_long in runs:
             tail = data[-MAX_TAIL_BYTES:]
             if is_too_long:
                 self.notes.add(f"record longer than {max_bytes:,} bytes; left out", f"{name}:{line}")
@@ -238,9 +239,8 @@ class _Reader:
                 self.notes.add("XML with a DOCTYPE; refused from there on", f"{name}:{line + num_lines}")
                 data, end, _ = data[: doctype.start()].rpartition(_RECORD_ENDS[kind])
                 data += end
-            if key not in (None, last_key):
+            if is_first_section:
                 self.notes.add(f"document longer than {MAX_DOCUMENT_BYTES:,} bytes; cut into several", f"{name}:{line}")
-            last_key = key
             seems_utf8 = seems_utf8 or is_utf8(data)
             if data:
                 yield Chunk(name, kind, data, line, splitting, key, seems_utf8, namespaces)
@@ -281,44 +281,38 @@ class _Reader:
     def _texts(self, values: Iterable[Any], name: str) -> Iterator[Chunk]:
         """Values that a library has read, one after the other, as chunks."""
         texts: list[str | None] = []
-        num_characters, num_read, row, number = 0, 0, 1, 0
-        self.num_bytes_read = self.num_bytes_read or (lambda: num_read)
-        for value in values:
-            number += 1
-            num_read += len(value) if isinstance(value, str) else 0
-            if isinstance(value, memoryview) or (isinstance(value, str) and len(value) > MAX_DOCUMENT_BYTES // 4):
-                if texts:
-                    yield Chunk(name, "texts", texts, row)
+        num_characters = number = 0
+        for number, value in enumerate(values, 1):
+            is_text = isinstance(value, str)
+            self.num_counted += len(value) if is_text else 0
+            is_long = isinstance(value, memoryview) or (is_text and len(value) > MAX_DOCUMENT_BYTES // 4)
+            if texts and (is_long or num_characters >= BATCH_BYTES or len(texts) == 4096):
+                yield Chunk(name, "texts", texts, number - len(texts))
+                texts, num_characters = [], 0
+            if is_long:
                 yield from self._long_text(value, name, number)
-                texts, num_characters, row, value = [], 0, number + 1, None  # so that there are never two
-                continue
-            texts.append(value if isinstance(value, str) else None)
-            num_characters += len(texts[-1] or "")
-            if num_characters >= BATCH_BYTES or len(texts) == 4096:
-                yield Chunk(name, "texts", texts, row)
-                texts, num_characters, row = [], 0, number + 1
+                value = None  # so that there are never two
+            else:
+                texts.append(value if is_text else None)
+                num_characters += len(value) if is_text else 0
         if texts:
-            yield Chunk(name, "texts", texts, row)
+            yield Chunk(name, "texts", texts, number + 1 - len(texts))
 
     def _long_text(self, text: str | memoryview, name: str, row: int) -> Iterator[Chunk]:
         """A text that may be too long for one document, cut as plain text is."""
         slices = (text[start : start + BATCH_BYTES] for start in range(0, len(text), BATCH_BYTES))
         blocks = (one.encode("utf-8", "surrogatepass") if isinstance(one, str) else bytes(one) for one in slices)
-        last_key = None
-        for data, _, key, _ in cut_text(blocks, "file", MAX_DOCUMENT_BYTES):
-            if key not in (None, last_key):
+        for section in cut_text(blocks, "file", MAX_DOCUMENT_BYTES):
+            if section.is_first_section:
                 self.notes.add(f"document longer than {MAX_DOCUMENT_BYTES:,} bytes; cut into several", f"{name}:{row}")
-            last_key = key
-            yield Chunk(name, "texts", [data.decode("utf-8", "surrogateescape")], row, key=key)
+            yield Chunk(name, "texts", [section.data.decode("utf-8", "surrogateescape")], row, key=section.key)
 
     def _builtin(self) -> Iterator[Chunk]:
         """The prose inside this Python installation: a document is a source file, its lines are paragraphs, each once."""
         files = docstrings.python_files()
-        num_bytes_read = 0
-        self.num_bytes_read = lambda: num_bytes_read
         documents = docstrings.without_repeats(self.workers.map(docstrings.paragraphs_of_file, files))
         for file, paragraphs in zip(files, documents, strict=True):
-            num_bytes_read += _size(file) or 0
+            self.num_counted += _size(file) or 0
             if paragraphs:
                 yield Chunk(str(file), "texts", ["\n".join(paragraphs)])
 
