@@ -213,9 +213,11 @@ def without_markup(text: str) -> str:
         if "`" in text:
             text = AUTO_LINK.sub(lambda found: f"`{found[1].rpartition('.')[2]}`", text)
             text = ROLE.sub(role_text, text)
-            text = REFERENCE.sub(reference_text, LITERAL.sub(r"\1", text))
-        text = MARKDOWN_LINK.sub(r"\1", text)
-        text = FOOTNOTE.sub(footnote_text, URL_IN_BRACKETS.sub("", text))
+            text = LITERAL.sub(r"\1", text)
+            text = REFERENCE.sub(lambda found: TARGET.sub("", found[1]).lstrip("."), text)
+        text = URL_IN_BRACKETS.sub("", MARKDOWN_LINK.sub(r"\1", text))
+        # a mark at the end of a phrase goes; in "as described in [1]_" it is part of the sentence, which is refused
+        text = FOOTNOTE.sub(lambda found: "$" if found[1] else "", text)
         text = HTML_TAG.sub("", EMPHASIS.sub(r"\2", text))
         text = " ".join(BARE_REFERENCE.sub(r"\1", text).split())
     return text
@@ -227,15 +229,6 @@ def role_text(found: re.Match[str]) -> str:
         return found[1] if found[1].isalnum() else "$"
     shown = TARGET.sub("", found[1]).lstrip("!")
     return QUALIFIED.sub("", shown) if shown.startswith("~") else shown
-
-
-def reference_text(found: re.Match[str]) -> str:
-    return TARGET.sub("", found[1]).lstrip(".")
-
-
-def footnote_text(found: re.Match[str]) -> str:
-    """A mark at the end of a phrase goes; in "as described in [1]_" it is part of the sentence, which is refused."""
-    return "$" if found[1] else ""
 
 
 # -- prose or not -------------------------------------------------------------------------------------------------------

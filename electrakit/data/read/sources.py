@@ -19,7 +19,7 @@ from typing import Any
 from electrakit.common.errors import UserError, first_line
 from electrakit.common.workers import WorkerPool
 from electrakit.config.corpus import CorpusConfig
-from electrakit.data.read import docstrings
+from electrakit.data.read import docstrings, recognise
 from electrakit.data.read.archives import tar_members, zip_members
 from electrakit.data.read.cut import DOCUMENT_ENDS, cut_records, cut_text, read_blocks
 from electrakit.data.read.files import (
@@ -36,16 +36,6 @@ from electrakit.data.read.files import (
 from electrakit.data.read.formats import Chunk, ChunkBatch
 from electrakit.data.read.notes import Notes
 from electrakit.data.read.parquet import dataset_values, parquet_values
-from electrakit.data.read.recognise import (
-    OPENWEBTEXT_FILE,
-    ends_with_a_page,
-    hidden_namespaces,
-    is_spread,
-    is_tar_in_xz,
-    is_utf8,
-    recognise,
-    wrong_suffix,
-)
 
 BATCH_BYTES = 2**20  # of text in one batch
 MAX_DOCUMENT_BYTES = 4 * 2**20  # a longer document is cut into sections, which stay in the same split
@@ -168,7 +158,7 @@ class _Reader:
     def _file(self, raw: io.BufferedReader, name: str, depth: int = 0, is_openwebtext: bool = False) -> Iterator[Chunk]:
         num_noted = self.notes.total
         may_be_theirs = self.config.source in (None, "openwebtext") and _OPENWEBTEXT_ARCHIVE.search(name)
-        if may_be_theirs and is_tar_in_xz(raw.peek(2**16)):
+        if may_be_theirs and recognise.is_tar_in_xz(raw.peek(2**16)):
             is_openwebtext = True
             data = raw.read(SMALL_ARCHIVE_BYTES)
             if len(data) < SMALL_ARCHIVE_BYTES:  # the workers decompress these
@@ -191,8 +181,8 @@ class _Reader:
                 for member, content in zip_members(file, name, self.notes, self.allowance, stream):
                     yield from self._file(content, member, depth + 1)
         else:
-            kind = self.config.source or recognise(head, _COMPRESSION.sub("", str(Path(name).absolute())))
-            if (suffix := wrong_suffix(name, kind, is_packed=stream is not raw)) is not None:
+            kind = self.config.source or recognise.kind_of(head, _COMPRESSION.sub("", str(Path(name).absolute())))
+            if (suffix := recognise.wrong_suffix(name, kind, is_packed=stream is not raw)) is not None:
                 self.notes.add(f"named {suffix}, read as {kind}", name)
             if kind is None or is_zip:
                 self.notes.add("not text, and no known kind of file; left out", name)
@@ -203,7 +193,7 @@ class _Reader:
                     )
                     yield from self._texts(values, name)
             else:
-                is_openwebtext = is_openwebtext or OPENWEBTEXT_FILE.search(name) is not None
+                is_openwebtext = is_openwebtext or recognise.OPENWEBTEXT_FILE.search(name) is not None
                 yield from self._cut_stream(stream, name, "openwebtext" if kind == "text" and is_openwebtext else kind)
 
     def _cut_stream(self, stream: io.BufferedReader, name: str, kind: str) -> Iterator[Chunk]:
@@ -213,10 +203,10 @@ class _Reader:
             kind = "jsonl"  # its other form
         kind = "text" if kind == "openwebtext" else kind
         encoding = self.config.encoding
-        if encoding is not None and kind in ("text", "gutenberg") and not is_utf8(head):
+        if encoding is not None and kind in ("text", "gutenberg") and not recognise.is_utf8(head):
             stream = buffered(Transcoded(stream, encoding, name, self.notes))
-        namespaces = hidden_namespaces(head) if kind == "wikipedia" else ()
-        if kind == "jsonl" and is_spread(head):
+        namespaces = recognise.hidden_namespaces(head) if kind == "wikipedia" else ()
+        if kind == "jsonl" and recognise.is_spread(head):
             stream = _with_a_record_on_each_line(stream)
         blocks = read_blocks(stream, MAX_DOCUMENT_BYTES if splitting == "file" else BATCH_BYTES)
         if kind in _RECORD_ENDS:
@@ -241,12 +231,17 @@ class _Reader:
                 data += end
             if is_first_section:
                 self.notes.add(f"document longer than {MAX_DOCUMENT_BYTES:,} bytes; cut into several", f"{name}:{line}")
-            seems_utf8 = seems_utf8 or is_utf8(data)
+            seems_utf8 = seems_utf8 or recognise.is_utf8(data)
             if data:
                 yield Chunk(name, kind, data, line, splitting, key, seems_utf8, namespaces)
             if doctype is not None:
                 return
-        if kind == "wikipedia" and b"<mediawiki" in head and ends_with_a_page(tail) and not ends_too_early(stream):
+        if (
+            kind == "wikipedia"
+            and b"<mediawiki" in head
+            and recognise.ends_with_a_page(tail)
+            and not ends_too_early(stream)
+        ):
             last_line = line + data.rstrip().count(b"\n")
             self.notes.add("dump without an end; cut off?", f"{name}:{last_line}")
 
@@ -254,7 +249,7 @@ class _Reader:
         """JSON lines of which at least one is so long that its text is cut here, before a worker sees it."""
         for number, line in enumerate(io.BytesIO(data), first_line):
             if len(line) <= MAX_RECORD_BYTES:
-                yield Chunk(name, "jsonl", line, number, is_utf8=is_utf8(line))
+                yield Chunk(name, "jsonl", line, number, is_utf8=recognise.is_utf8(line))
                 continue
             try:
                 loaded = json.loads(line.decode("utf-8", "surrogateescape").strip().rstrip(","))
