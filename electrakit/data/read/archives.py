@@ -13,16 +13,8 @@ from pathlib import PurePosixPath
 from typing import Any, Self
 
 from electrakit.common.errors import UserError, first_line
-from electrakit.data.read.files import (
-    BEFORE_IS_KEPT,
-    DAMAGE,
-    Allowance,
-    Decompressed,
-    Guarded,
-    buffered,
-    ends_too_early,
-)
-from electrakit.data.read.notes import Notes
+from electrakit.data.read.files import DAMAGE, Allowance, Decompressed, Guarded, buffered, ends_too_early
+from electrakit.data.read.notes import BEFORE_IS_KEPT, Notes
 
 MAX_HEADER_BYTES = 2**20  # of one member of a tar archive: names, dates, owners
 Members = Iterator[tuple[str, io.BufferedReader]]  # name and content

@@ -20,11 +20,10 @@ import zstandard
 from electrakit.common.errors import UserError, first_line
 from electrakit.config.corpus import SHARDS_MANIFEST
 from electrakit.data.read.compression import Counted, compression_of, decompressing
-from electrakit.data.read.notes import Notes
+from electrakit.data.read.notes import BEFORE_IS_KEPT, Notes
 
 MAX_RATIO = 250  # text compresses 3 to 10 times, a repetitive log perhaps 100 times
 FREE_BYTES = 16 * 2**20  # on top of that, once for each input: a small file may be as repetitive as it likes
-BEFORE_IS_KEPT = "what came before is kept"
 TOO_MUCH = f"decompresses to more than {MAX_RATIO} times its size; the rest is left out"
 
 
@@ -76,15 +75,13 @@ def _files_below(top: Path, notes: Notes, is_named: bool) -> Iterator[str]:
         for name in sorted([*folders, *names]):
             if name.startswith("."):
                 notes.add("hidden file passed over", str(Path(base, name)))
-        open_folders = []
-        for name in sorted(name for name in folders if not name.startswith(".")):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in list(folders):
             real = Path(base, name).resolve()
             if real in entered:
                 notes.add("folder reached twice; read once", str(Path(base, name)))
-            else:
-                entered.add(real)
-                open_folders.append(name)
-        folders[:] = open_folders
+                folders.remove(name)
+            entered.add(real)
         yield from _files_among([Path(base, name) for name in sorted(names) if not name.startswith(".")], notes)
 
 

@@ -60,17 +60,18 @@ def read_batch(
     notes = batch.notes
     documents = []
     for chunk in (inner for outer in batch.chunks for inner in _unpacked(outer, notes)):
+        may_be_long = chunk.kind != "text" or _has_long_line(chunk.data)
+        are_blank_lines = chunk.kind == "text" and chunk.splitting != "file"  # what has no text is no document
         for line, document in _READERS[chunk.kind](chunk, notes, config):
-            where = f"{chunk.name}:{line}"
             lines, key = document
             if not lines:
-                is_blank_line = chunk.kind == "text" and chunk.splitting != "file"
-                if key is None and not is_blank_line:
-                    notes.add("document without text; left out", where)
+                if key is None and not are_blank_lines:
+                    notes.add("document without text; left out", f"{chunk.name}:{line}")
             elif key is None and config.min_words and sum(len(one.split()) for one in lines) < config.min_words:
-                notes.add(f"document of fewer than {config.min_words} words; left out", where)
+                notes.add(f"document of fewer than {config.min_words} words; left out", f"{chunk.name}:{line}")
             else:
-                if max(map(len, lines)) > MAX_LINE_CHARACTERS:
+                if may_be_long and max(map(len, lines)) > MAX_LINE_CHARACTERS:
+                    where = f"{chunk.name}:{line}"
                     document = Document([short for one in lines for short in _short_lines(one, where, notes)], key)
                 documents.append(document)
                 if places is not None:
@@ -83,6 +84,16 @@ def identity(document: Document) -> int:
     if document.key is not None:
         return document.key
     return xxhash.xxh3_64_intdigest("\n".join(document.lines).encode("utf-8", "replace"))
+
+
+def _has_long_line(data: Any) -> bool:
+    """Whether a line is too long for the tokenizer, found with few searches: most chunks have none."""
+    end = 0
+    while len(data) - end > MAX_LINE_CHARACTERS:
+        end = data.rfind(b"\n", end, end + MAX_LINE_CHARACTERS + 1) + 1
+        if not end:
+            return True
+    return False
 
 
 def _short_lines(line: str, where: str, notes: Notes) -> Iterator[str]:

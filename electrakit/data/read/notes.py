@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_PLACES = 1000  # remembered of each note
+BEFORE_IS_KEPT = "what came before is kept"
 
 
 @dataclass
@@ -13,7 +14,7 @@ class CorpusNote:
     """One kind of problem, with how often and where it occurred."""
 
     problem: str
-    kept: str = ""  # what of the damaged text is kept, as a phrase: "what came before is kept"
+    kept: str = ""  # what of the damaged text is kept, as a phrase
     count: int = 0
     places: list[str] = field(default_factory=list)
 
