@@ -26,7 +26,7 @@ from electrakit.common.progress import console
 from electrakit.config.corpus import SHARDS_MANIFEST, PrepareConfig
 from electrakit.data.corpus import BatchResult
 from electrakit.data.manifest import SOURCES, Manifest, ManifestSplit, Plan, ShardFile, refuse_other
-from electrakit.data.read.notes import Notes
+from electrakit.data.read.notes import CorpusNote, Notes
 from electrakit.data.rows import COUNTS, DocumentCounts, Rows
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 
@@ -110,7 +110,8 @@ class ShardFolder:
         with self._damage_is_an_error("progress.json"):
             counts = {split: Counter[str](saved["counts"][split]) for split in SPLITS}
             first, second = map(int, saved["after"])
-            notes, fast, num_seen = Notes.from_json(saved["notes"]), bool(saved["fast"]), int(saved["num_seen"])
+            notes = Notes(CorpusNote(**entry) for entry in saved["notes"])
+            fast, num_seen = bool(saved["fast"]), int(saved["num_seen"])
             files = {split: WrittenFiles.from_json(saved["files"][split]) for split in SPLITS}
             if not sum(number["rows"] for number in counts.values()):
                 return None
@@ -215,7 +216,7 @@ class ShardFolder:
             "fast": self.fast,  # a run without tokie continues without it
             "counts": self.counts,
             "files": {split: asdict(written) for split, written in files.items()},
-            "notes": self.notes.as_json(for_resume=True),
+            "notes": [asdict(note) for note in self.notes],
             "num_seen": self.num_seen,
         }
         self._write_json(self.progress_folder / "progress.json", progress)

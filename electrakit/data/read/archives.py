@@ -4,30 +4,24 @@ import functools
 import io
 import stat
 import struct
+import sys
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from electrakit.common.errors import UserError, first_line
-from electrakit.data.read.files import (
-    BEFORE_IS_KEPT,
-    DAMAGE,
-    Allowance,
-    Decompressed,
-    Guarded,
-    buffered,
-    ends_too_early,
-)
-from electrakit.data.read.notes import Notes
+from electrakit.data.read.files import DAMAGE, Allowance, Decompressed, Guarded, buffered, ends_too_early
+from electrakit.data.read.notes import BEFORE_IS_KEPT, Notes
 
 MAX_HEADER_BYTES = 2**20  # of one member of a tar archive: names, dates, owners
+Members = Iterator[tuple[str, io.BufferedReader]]  # name and content
 
 
-def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[tuple[str, io.BufferedReader]]:
-    """The regular files of a tar stream, one after the other; nothing is written to disk."""
+def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Members:
+    """The regular files of a tar stream."""
     source = _WithShortHeaders(stream)
     guarded: Guarded | None = None
     try:
@@ -37,22 +31,18 @@ def tar_members(stream: io.BufferedReader, name: str, notes: Notes) -> Iterator[
                 source.num_allowed = None
                 where = f"{name}:{member.name}"
                 num_to_skip = member.size
-                if not member.isreg() or member.issparse():
-                    if not member.isdir():
-                        notes.add("archive member is a link, device or sparse file; left out", where)
-                elif not is_safe(member.name):
-                    notes.add("archive member has an unsafe name; left out", where)
-                else:
-                    guarded = Guarded(_TarMember(archive.fileobj, member), where, notes, below=stream)
+                is_regular = member.isreg() and not member.issparse()
+                if not member.isdir() and _may_be_read(member.name, where, notes, is_regular):
+                    content = _Section(archive.fileobj, member.offset_data, member.size, tarfile.ReadError)
+                    guarded = Guarded(content, where, notes, below=stream)
                     yield where, buffered(guarded, min(2**20, max(2**13, member.size)))
-                    while guarded.pull(2**20):  # to the member's end, so that what follows is a header
-                        pass
+                    guarded.drain()  # what follows is a header
                     num_to_skip = 0
                 source.num_allowed = num_to_skip + MAX_HEADER_BYTES
             source.num_allowed = None
             while rest := archive.fileobj.read(2**20):
                 if rest.strip(b"\0"):
-                    notes.add("archive goes on behind its end; left out", name)
+                    notes.add("data after the end of an archive; left out", name)
                     break
     except UserError:
         raise
@@ -75,21 +65,6 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error) or "a header is damaged") from None
 
 
-class _TarMember:
-    """The content of one member. Unlike tarfile's reader, it does not lose what stands before the end of a cut-off archive."""
-
-    def __init__(self, stream: Any, member: tarfile.TarInfo) -> None:
-        self.stream, self.position, self.end = stream, member.offset_data, member.offset_data + member.size
-
-    def read(self, size: int) -> bytes:
-        self.stream.seek(self.position)
-        data: bytes = self.stream.read(min(size, self.end - self.position))
-        self.position += len(data)
-        if not data and self.position < self.end:
-            raise tarfile.ReadError("unexpected end of data")
-        return data
-
-
 class _WithShortHeaders:
     """Lets tarfile read a limited number of bytes between two members: it would keep a header of gigabytes in memory."""
 
@@ -108,11 +83,8 @@ class _WithShortHeaders:
 
 def zip_members(
     file: Any, name: str, notes: Notes, allowance: Allowance, below: io.BufferedReader | None = None
-) -> Iterator[tuple[str, io.BufferedReader]]:
-    """The regular files of a zip archive, one after the other; nothing is written to disk.
-
-    `file` may be a copy of the stream `below`.
-    """
+) -> Members:
+    """The regular files of a zip archive. `file` may be a copy of the stream `below`."""
     try:
         archive = zipfile.ZipFile(file)
         if min((one.header_offset for one in archive.infolist()), default=0):
@@ -125,39 +97,30 @@ def zip_members(
             notes.add("damaged archive", f"{name}: {first_line(error, 80)}", kept=kept)
         yield from _members_without_directory(file, name, notes, allowance)
         return
-    with archive:
-        for member in archive.infolist():
-            where = f"{name}:{member.filename}"
-            if member.is_dir():
-                continue
-            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
-                notes.add("archive member is a link, device or sparse file; left out", where)
-            elif not is_safe(member.filename):
-                notes.add("archive member has an unsafe name; left out", where)
-            elif member.flag_bits & 1:
-                notes.add("archive member is encrypted; left out", where)
-            else:
-                checksum = member.CRC
-                del member.CRC  # zipfile would compare it in the read that gives the last data, and keep the data
-                try:
-                    content = archive.open(member)
-                except UserError:
-                    raise
-                except (*DAMAGE, NotImplementedError, RuntimeError) as error:
-                    notes.add("damaged archive member; left out", f"{where}: {first_line(error, 80)}")
-                    continue
-                # a read that meets damage gives nothing, so they are small;
-                # but for deflate, zipfile decompresses all that it has read in one go
-                max_read = 2**14 if member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else 4096
-                num_bytes_in = functools.partial(int, member.compress_size)
-                with content:
-                    checked = _Checked(content, checksum)
-                    yield where, buffered(Decompressed(checked, where, notes, allowance, num_bytes_in, max_read))
+    for member in archive.infolist():
+        where = f"{name}:{member.filename}"
+        is_regular = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
+        if member.is_dir() or not _may_be_read(member.filename, where, notes, is_regular, bool(member.flag_bits & 1)):
+            continue
+        checksum = member.CRC
+        del member.CRC  # zipfile would compare it in the read that gives the last data, and keep the data
+        try:
+            content = archive.open(member)
+        except UserError:
+            raise
+        except (*DAMAGE, NotImplementedError, RuntimeError) as error:
+            notes.add("damaged archive member; left out", f"{where}: {first_line(error, 80)}")
+            continue
+        # a read that meets damage gives nothing, so they are small;
+        # but for deflate, zipfile decompresses all that it has read in one go
+        max_read = 2**14 if member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else 4096
+        num_bytes_in = functools.partial(int, member.compress_size)
+        with content:
+            checked = _Checked(content, checksum)
+            yield where, buffered(Decompressed(checked, where, notes, allowance, num_bytes_in, max_read))
 
 
-def _members_without_directory(
-    file: Any, name: str, notes: Notes, allowance: Allowance
-) -> Iterator[tuple[str, io.BufferedReader]]:
+def _members_without_directory(file: Any, name: str, notes: Notes, allowance: Allowance) -> Members:
     """The regular files of a zip archive that has lost its end, and with it the list of its members."""
     position = 0
     while (found := _next_header(file, position)) is not None:
@@ -174,22 +137,19 @@ def _members_without_directory(
         start = found + 30 + num_name + num_extra
         is_open = bool(flags & 8) or size == 0xFFFFFFFF  # its size stands behind it, or in a field for large files
         position = start if is_open else start + size
-        if member.endswith("/"):
+        if member.endswith("/") or not _may_be_read(member, where, notes, is_encrypted=bool(flags & 1)):
             continue
-        if not is_safe(member):
-            notes.add("archive member has an unsafe name; left out", where)
-        elif flags & 1:
-            notes.add("archive member is encrypted; left out", where)
-        elif method != zipfile.ZIP_DEFLATED and (method != zipfile.ZIP_STORED or is_open):
+        if method != zipfile.ZIP_DEFLATED and (method != zipfile.ZIP_STORED or is_open):
             notes.add("archive member cannot be read without the archive's directory; left out", where)
-        else:
-            content = _ZipMember(file, start, None if is_open else size, method, None if flags & 8 else checksum)
-            stream = Decompressed(content, where, notes, allowance, content.num_bytes_in, 2**14)
-            yield where, buffered(stream)
-            if is_open:
-                while stream.pull(2**20):  # the next one begins where this one ends
-                    pass
-                position = content.position
+            continue
+        section = _Section(file, start, sys.maxsize if is_open else size, EOFError)
+        content = _Deflated(section) if method == zipfile.ZIP_DEFLATED else section
+        checked = _Checked(content, None if flags & 8 else checksum)
+        stream = Decompressed(checked, where, notes, allowance, section.num_read, 2**14)
+        yield where, buffered(stream)
+        if is_open:
+            stream.drain()
+            position = section.position  # the next one begins where this one ends
 
 
 def _next_header(file: Any, position: int) -> int | None:
@@ -205,63 +165,66 @@ def _next_header(file: Any, position: int) -> int | None:
     return None
 
 
-class _ZipMember:
-    """The content of one member, read from its place in the archive; a deflated one marks its end."""
+class _Section:
+    """Some bytes of a file. Unlike tarfile's reader, it does not lose what stands before the end of a cut-off archive."""
 
-    def __init__(self, file: Any, start: int, size: int | None, method: int, checksum: int | None) -> None:
-        self.file, self.start, self.position = file, start, start
-        self.end = None if size is None else start + size
-        self.checksum, self.checksum_so_far, self.is_over = checksum, 0, False
-        self.deflated = zlib.decompressobj(-15) if method == zipfile.ZIP_DEFLATED else None
-        self.waiting = b""
+    def __init__(self, file: Any, start: int, size: int, error: type[Exception]) -> None:
+        self.file, self.start, self.position, self.end, self.error = file, start, start, start + size, error
 
-    def num_bytes_in(self) -> int:
+    def num_read(self) -> int:
         return self.position - self.start
 
     def read1(self, size: int) -> bytes:
+        self.file.seek(self.position)
+        data: bytes = self.file.read(min(size, self.end - self.position))
+        self.position += len(data)
+        if not data and self.position < self.end:
+            raise self.error("unexpected end of data")
+        return data
+
+
+class _Deflated:
+    """The content of a deflated member, which marks its own end: there the section ends too."""
+
+    def __init__(self, section: _Section) -> None:
+        self.section, self.stream = section, zlib.decompressobj(-15)
+
+    def read1(self, size: int) -> bytes:
         data = b""
-        while not data and not self.is_over:
-            chunk = self.waiting or self._chunk()
-            if self.deflated is None:
-                data, self.waiting, self.is_over = chunk[:size], chunk[size:], not chunk
-            else:
-                data = self.deflated.decompress(chunk, size)
-                self.waiting = self.deflated.unconsumed_tail
-                self.is_over = self.deflated.eof
-                if not chunk and not data and not self.is_over:
-                    raise EOFError
-        if self.is_over and self.deflated is not None:
-            self.position -= len(self.deflated.unused_data)
-            self.deflated = None
+        while not data and not self.stream.eof:
+            chunk = self.stream.unconsumed_tail or self.section.read1(2**14)
+            data = self.stream.decompress(chunk, size)
+            if self.stream.eof:
+                self.section.position -= len(self.stream.unused_data)
+            elif not chunk and not data:
+                raise EOFError
+        return data
+
+
+class _Checked:
+    """A member of a zip archive whose checksum, if it is known, is compared after its last byte, as gzip does."""
+
+    def __init__(self, content: Any, checksum: int | None) -> None:
+        self.content, self.checksum, self.checksum_so_far = content, checksum, 0
+
+    def read1(self, size: int) -> bytes:
+        data: bytes = self.content.read1(size)
         self.checksum_so_far = zlib.crc32(data, self.checksum_so_far)
         if not data and self.checksum not in (None, self.checksum_so_far):
             raise zipfile.BadZipFile("wrong checksum")
         return data
 
-    def _chunk(self) -> bytes:
-        num_left = 2**14 if self.end is None else min(2**14, self.end - self.position)
-        self.file.seek(self.position)
-        chunk: bytes = self.file.read(num_left)
-        self.position += len(chunk)
-        if num_left and not chunk:
-            raise EOFError
-        return chunk
 
-
-class _Checked:
-    """A member of a zip archive whose checksum is compared after its last byte, as gzip does."""
-
-    def __init__(self, content: IO[bytes], checksum: int) -> None:
-        self.content, self.checksum, self.checksum_so_far = content, checksum, 0
-
-    def read1(self, size: int) -> bytes:
-        data: bytes = self.content.read1(size)  # type: ignore[attr-defined]
-        self.checksum_so_far = zlib.crc32(data, self.checksum_so_far)
-        if not data and self.checksum_so_far != self.checksum:
-            raise zipfile.BadZipFile("wrong checksum")
-        return data
-
-
-def is_safe(name: str) -> bool:
+def _may_be_read(name: str, where: str, notes: Notes, is_regular: bool = True, is_encrypted: bool = False) -> bool:
+    """Whether a member can and should be read; if not, it is noted."""
     path = PurePosixPath(name.replace("\\", "/"))
-    return not path.is_absolute() and ".." not in path.parts and name[1:3] not in (":\\", ":/")
+    if not is_regular:
+        problem = "is a link, device or sparse file"
+    elif path.is_absolute() or ".." in path.parts or name[1:3] in (":\\", ":/"):
+        problem = "has an unsafe name"
+    elif is_encrypted:
+        problem = "is encrypted"
+    else:
+        return True
+    notes.add(f"archive member {problem}; left out", where)
+    return False

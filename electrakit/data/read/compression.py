@@ -1,4 +1,4 @@
-"""Decompresses files, also those with several streams, as pbzip2, pixz and Wikimedia write them.
+"""Decompresses files, also those of several streams, as pbzip2, pixz and Wikimedia write them.
 
 Python's standard readers silently stop at a stream whose first bytes are damaged: they take it for garbage behind the end.
 """
@@ -11,26 +11,18 @@ import lzma
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import zstandard
 
+from electrakit.data.read.notes import Notes
 
-class Decompressor(Protocol):
-    """Decompresses one stream; bz2 and lzma have this interface."""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
+Decompressor: TypeAlias = "bz2.BZ2Decompressor | lzma.LZMADecompressor | _Zstd"  # of one stream
 
 
 @dataclass(frozen=True)
-class Format:
-    """A way to compress: how a stream begins, and what decompresses it."""
+class Compression:
+    """How a compressed stream begins, and what decompresses it."""
 
     name: str
     magic: re.Pattern[bytes]
@@ -55,20 +47,22 @@ class Counted:
         return self.count
 
 
-def format_of(head: bytes) -> Format | None:
-    return next((one for one in FORMATS if one.magic.match(head)), None)
+def compression_of(head: bytes) -> Compression | None:
+    return next((one for one in COMPRESSIONS if one.magic.match(head)), None)
 
 
-def decompressing(source: Counted, format: Format, note: Callable[[str], None]) -> Any:
-    """Something with `read1`. What could not be read, though something behind it could, goes to `note`."""
-    return gzip.GzipFile(fileobj=source) if format.decompressor is None else _Streams(source, format, note)  # type: ignore[call-overload]
+def decompressing(source: Counted, compression: Compression, name: str, notes: Notes) -> Any:
+    """Something with `read1`; a damaged part between two that can be read is noted."""
+    if compression.decompressor is None:
+        return gzip.GzipFile(fileobj=source)  # type: ignore[call-overload]  # it only reads
+    return _Streams(source, compression, name, notes)
 
 
 class _Streams:
     """All streams of a file. Damage raises an error, unless the file is text and another stream can be found behind it."""
 
-    def __init__(self, source: Counted, format: Format, note: Callable[[str], None]) -> None:
-        self.source, self.format, self.note = source, format, note
+    def __init__(self, source: Counted, compression: Compression, name: str, notes: Notes) -> None:
+        self.source, self.compression, self.name, self.notes = source, compression, name, notes
         self.stream: Decompressor | None = None
         self.waiting = b""  # read, but not yet given to a decompressor
         self.given = b""  # the last bytes that were given to it
@@ -99,8 +93,8 @@ class _Streams:
         """Whether there is another stream."""
         num_zeros = 0
         while True:
-            self.waiting = self.waiting or self.source.read(self.format.num_read)
-            rest = self.waiting.lstrip(b"\0") if self.format.may_be_padded else self.waiting
+            self.waiting = self.waiting or self.source.read(self.compression.num_read)
+            rest = self.waiting.lstrip(b"\0") if self.compression.may_be_padded else self.waiting
             num_zeros += len(self.waiting) - len(rest)
             if rest or not self.waiting:
                 break
@@ -110,12 +104,12 @@ class _Streams:
             return False
         if len(rest) < LONGEST_MAGIC:
             self.waiting += self.source.read(LONGEST_MAGIC - len(rest))
-        if num_zeros % 4 or not self.format.magic.match(self.waiting):
+        if num_zeros % 4 or not self.compression.magic.match(self.waiting):
             where = self.source.count - len(self.waiting)
             self.given, self.waiting, self.is_first = self.waiting, b"", False
-            raise OSError(f"no {self.format.name} stream at byte {where:,} of the compressed file")
-        assert self.format.decompressor is not None
-        self.stream = self.format.decompressor()
+            raise OSError(f"no {self.compression.name} stream at byte {where:,} of the compressed file")
+        assert self.compression.decompressor is not None
+        self.stream = self.compression.decompressor()
         return True
 
     def _decompress(self, size: int) -> bytes:
@@ -123,7 +117,7 @@ class _Streams:
         assert stream is not None
         if stream.needs_input:
             self.is_first = bool(self.waiting)
-            self.given = given = self.waiting or self.source.read(self.format.num_read)
+            self.given = given = self.waiting or self.source.read(self.compression.num_read)
             self.waiting = b""
             if not given:
                 raise EOFError
@@ -135,24 +129,25 @@ class _Streams:
     def _find_next(self, error: Exception) -> bool:
         """Whether a stream begins behind the damage: it is the next to be read."""
         self.stream = None
-        if not self.format.can_be_found or not _is_text(self.head):
+        if not self.compression.can_be_found or not _is_text(self.head):
             return False
         data, start = self.given, int(self.is_first)
-        while (found := self.format.magic.search(data, start)) is None:
-            chunk = self.source.read(self.format.num_read)
+        while (found := self.compression.magic.search(data, start)) is None:
+            chunk = self.source.read(self.compression.num_read)
             if not chunk:
                 return False
             data, start = data[max(start, len(data) - LONGEST_MAGIC + 1) :] + chunk, 0
         self.waiting = data[found.start() :]
         place = self.source.count - len(self.waiting)
-        self.note(f"at byte {self.num_out:,}: {error}; read on at byte {place:,} of the compressed file")
+        where = f"{self.name} at byte {self.num_out:,}: {error}; read on at byte {place:,} of the compressed file"
+        self.notes.add("damaged part of a compressed file; left out", where)
         self.damage = None if self.head else error
         return True
 
 
 def _is_text(data: bytes) -> bool:
     """Text with a hole is text; an archive with a hole is no archive."""
-    return b"\0" not in data and format_of(data) is None
+    return b"\0" not in data and compression_of(data) is None
 
 
 class _Zstd:
@@ -176,16 +171,16 @@ class _Zstd:
 
 
 LONGEST_MAGIC = 10
-FORMATS = (
-    Format("gzip", re.compile(rb"\x1f\x8b\x08"), None),
-    Format(
+COMPRESSIONS = (
+    Compression("gzip", re.compile(rb"\x1f\x8b\x08"), None),
+    Compression(
         "xz",
         re.compile(rb"\xfd7zXZ\x00\x00[\x00\x01\x04\x0a]"),
         functools.partial(lzma.LZMADecompressor, memlimit=2**28),  # xz -9 needs 65 MB; a header may ask for 4 GB
         can_be_found=True,
         may_be_padded=True,
     ),
-    Format("bzip2", re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), bz2.BZ2Decompressor, can_be_found=True),
+    Compression("bzip2", re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), bz2.BZ2Decompressor, can_be_found=True),
     # a frame, or one to be skipped, as pzstd begins. It has no max_length: 1024 bytes become 32 MB at the most
-    Format("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _Zstd, num_read=1024),
+    Compression("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _Zstd, num_read=1024),
 )

@@ -19,6 +19,7 @@ class DocumentBytes(NamedTuple):
     data: bytes
     first_line: int
     key: int | None = None  # the first document is a section of a longer one; all its sections have this key
+    is_first_section: bool = False
     is_too_long: bool = False  # a record that had to be left out; `data` is empty
 
 
@@ -52,13 +53,14 @@ def cut_text(source: Iterable[bytes], splitting: Splitting, max_size: int) -> It
                 num_searched = len(window)
                 break
             end = _with_fewer(window, DOCUMENT_ENDS[splitting], end)
-            key_after = None
-            if not end:
-                end = _last_break(window)
-                key = key_after = xxhash.xxh3_64_intdigest(window) if key is None else key
-            yield DocumentBytes(window[:end], line, key)
+            is_cut = not end
+            is_first_section = is_cut and key is None
+            if is_first_section:
+                key = xxhash.xxh3_64_intdigest(window)
+            end = end or _last_break(window)
+            yield DocumentBytes(window[:end], line, key, is_first_section)
             line += window.count(b"\n", 0, end)
-            buffer, key, num_searched = buffer[end:], key_after, 0
+            buffer, key, num_searched = buffer[end:], key if is_cut else None, 0
     if buffer:
         yield DocumentBytes(buffer, line, key)
 

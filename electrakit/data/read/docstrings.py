@@ -5,6 +5,7 @@ does not then read like an English sentence is dropped: precision over recall.
 """
 
 import ast
+import itertools
 import os
 import re
 import sysconfig
@@ -15,11 +16,11 @@ from pathlib import Path
 
 import xxhash
 
-SKIPPED_FOLDERS = frozenset(
-    "test tests idlelib lib2to3 site-packages dist-packages node_modules electrakit __pycache__".split()  # noqa: SIM905 (plain words read better)
-)
+SKIPPED_FOLDERS = {
+    "test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "node_modules", "electrakit", "__pycache__",
+}  # fmt: skip
 MAX_SOURCE_CHARACTERS = 5_000_000  # larger ones are generated tables
-DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)  # nearly always
+DOCSTRING = re.compile(r'"""(.*?)"""', re.S)  # nearly always
 
 
 def python_files() -> list[Path]:
@@ -84,7 +85,7 @@ def docstrings(source: str) -> list[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            module = compile(source, "<source>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+            module = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     found: list[str] = []
@@ -102,23 +103,17 @@ def docstrings(source: str) -> list[str]:
                 )
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))) if "doc" in name.lower():
                 found.append(text)
-            case ast.stmt() | ast.mod() | ast.ExceptHandler():
-                waiting.extend(reversed(statements(node)))
+            case _:
+                parts = (getattr(node, name, ()) for name in ("body", "handlers", "orelse", "finalbody"))
+                waiting.extend(reversed(list(itertools.chain.from_iterable(parts))))
     return [cleandoc(text) for text in found if len(text) >= MIN_CHARACTERS]
-
-
-def statements(node: ast.AST) -> list[ast.AST]:
-    """The statements directly inside a module, a definition or a block, in the order of the file."""
-    return [child for name in ("body", "handlers", "orelse", "finalbody") for child in getattr(node, name, ())]
 
 
 # -- layout: a docstring as blocks of lines that belong together --------------------------------------------------------
 
 UNDERLINE = re.compile(r"([=\-~^\"'`#*+.:_])\1{2,}$")
 DIRECTIVE = re.compile(r"\.\.(?:\s|$)")
-ADMONITION = re.compile(
-    r"\.\. (?:note|warning|tip|important|hint|caution|attention|danger|admonition)::\s*", re.IGNORECASE
-)
+ADMONITION = re.compile(r"\.\. (?:note|warning|tip|important|hint|caution|attention|danger|admonition)::\s*", re.I)
 FIELD = re.compile(
     r"[:@](?:param(?:eter)?|arg(?:ument)?|keyword|key|raises?|returns?|yields?|var|ivar|cvar|note)\b[^:]{0,80}:\s*"
 )
@@ -207,10 +202,8 @@ FOOTNOTE = re.compile(
     r"(?:(\b(?:in|by|see|of|from|to|and|with|on|as|also|eg|cf\.|e\.g\.),?)|\b)\s?\[(?:\d{1,3}|#\w*|\*|[A-Z]\w{1,20})\]_?(?!\w)"
 )
 EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3})(?=[^\s*])([^*]{1,200})(?<=[^\s*])\1(?![\w*])")
-URL_IN_BRACKETS = re.compile(r"\s?(?:\((?:see:? |cf\.? )?https?://[^\s()]+\)|<https?://[^\s<>]+>)", re.IGNORECASE)
-HTML_TAG = re.compile(
-    r"</?(?:a|b|br|code|em|i|li|p|pre|small|strong|sub|sup|tip|tt|ul|u)\b[^<>]{0,200}>", re.IGNORECASE
-)
+URL_IN_BRACKETS = re.compile(r"\s?(?:\((?:see:? |cf\.? )?https?://[^\s()]+\)|<https?://[^\s<>]+>)", re.I)
+HTML_TAG = re.compile(r"</?(?:a|b|br|code|em|i|li|p|pre|small|strong|sub|sup|tip|tt|ul|u)\b[^<>]{0,200}>", re.I)
 BARE_REFERENCE = re.compile(r"\b([A-Za-z]+)__?(?=[\s.,;:)]|$)")
 
 
@@ -220,9 +213,11 @@ def without_markup(text: str) -> str:
         if "`" in text:
             text = AUTO_LINK.sub(lambda found: f"`{found[1].rpartition('.')[2]}`", text)
             text = ROLE.sub(role_text, text)
-            text = CROSS_REFERENCE.sub(reference_text, LITERAL.sub(r"\1", text))
-        text = MARKDOWN_LINK.sub(r"\1", text)
-        text = FOOTNOTE.sub(footnote_text, URL_IN_BRACKETS.sub("", text))
+            text = LITERAL.sub(r"\1", text)
+            text = CROSS_REFERENCE.sub(lambda found: TARGET.sub("", found[1]).lstrip("."), text)
+        text = URL_IN_BRACKETS.sub("", MARKDOWN_LINK.sub(r"\1", text))
+        # a mark at the end of a phrase goes; in "as described in [1]_" it is part of the sentence, which is refused
+        text = FOOTNOTE.sub(lambda found: "$" if found[1] else "", text)
         text = HTML_TAG.sub("", EMPHASIS.sub(r"\2", text))
         text = " ".join(BARE_REFERENCE.sub(r"\1", text).split())
     return text
@@ -234,15 +229,6 @@ def role_text(found: re.Match[str]) -> str:
         return found[1] if found[1].isalnum() else "$"
     shown = TARGET.sub("", found[1]).lstrip("!")
     return QUALIFIED.sub("", shown) if shown.startswith("~") else shown
-
-
-def reference_text(found: re.Match[str]) -> str:
-    return TARGET.sub("", found[1]).lstrip(".")
-
-
-def footnote_text(found: re.Match[str]) -> str:
-    """A mark at the end of a phrase goes; in "as described in [1]_" it is part of the sentence, which is refused."""
-    return "$" if found[1] else ""
 
 
 # -- prose or not -------------------------------------------------------------------------------------------------------

@@ -19,12 +19,11 @@ import zstandard
 
 from electrakit.common.errors import UserError, first_line
 from electrakit.config.corpus import SHARDS_MANIFEST
-from electrakit.data.read.compression import Counted, decompressing, format_of
-from electrakit.data.read.notes import Notes
+from electrakit.data.read.compression import Counted, compression_of, decompressing
+from electrakit.data.read.notes import BEFORE_IS_KEPT, Notes
 
 MAX_RATIO = 250  # text compresses 3 to 10 times, a repetitive log perhaps 100 times
 FREE_BYTES = 16 * 2**20  # on top of that, once for each input: a small file may be as repetitive as it likes
-BEFORE_IS_KEPT = "what came before is kept"
 TOO_MUCH = f"decompresses to more than {MAX_RATIO} times its size; the rest is left out"
 
 
@@ -76,15 +75,13 @@ def _files_below(top: Path, notes: Notes, is_named: bool) -> Iterator[str]:
         for name in sorted([*folders, *names]):
             if name.startswith("."):
                 notes.add("hidden file passed over", str(Path(base, name)))
-        open_folders = []
-        for name in sorted(name for name in folders if not name.startswith(".")):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in list(folders):
             real = Path(base, name).resolve()
             if real in entered:
                 notes.add("folder reached twice; read once", str(Path(base, name)))
-            else:
-                entered.add(real)
-                open_folders.append(name)
-        folders[:] = open_folders
+                folders.remove(name)
+            entered.add(real)
         yield from _files_among([Path(base, name) for name in sorted(names) if not name.startswith(".")], notes)
 
 
@@ -148,6 +145,16 @@ class _Stream(io.RawIOBase):
         return position
 
 
+class Joined(_Stream):
+    """What has been read already, and the rest of the stream."""
+
+    def __init__(self, start: bytes, rest: io.BufferedReader) -> None:
+        self.start, self.rest = io.BytesIO(start), rest
+
+    def pull(self, size: int) -> bytes:
+        return self.start.read(size) or self.rest.read(size)
+
+
 class Guarded(_Stream):
     """Reads from `source` and never raises for damaged data: it notes the damage, and the stream ends there.
 
@@ -181,6 +188,11 @@ class Guarded(_Stream):
             return self.stop("damaged file", first_line(error, 80), BEFORE_IS_KEPT, is_cut)
         self.num_bytes_out += len(data)
         return data
+
+    def drain(self) -> None:
+        """Read to the end, so that the stream below stands behind it."""
+        while self.pull(2**20):
+            pass
 
     def stop(self, problem: str, why: str = "", kept: str = "", is_cut: bool = False) -> bytes:
         where = f"{self.name} at byte {self.num_bytes_out:,}"
@@ -223,9 +235,6 @@ class Decompressed(Guarded):
         self.num_excess = num_excess
         return data
 
-    def seekable(self) -> bool:
-        return False
-
 
 def ends_too_early(stream: io.BufferedReader | None) -> bool:
     """Whether the stream is at its end, and ends there because it is damaged, which has been noted."""
@@ -239,31 +248,29 @@ def buffered(raw: io.RawIOBase, size: int = 2**20) -> io.BufferedReader:
 def opened(stream: io.BufferedReader, name: str, notes: Notes, allowance: Allowance) -> io.BufferedReader:
     """The stream as UTF-8 or binary content: decompressed up to 3 times, if it was compressed that often."""
     for _ in range(3):
-        format = format_of(stream.peek(10))
-        if format is None:
+        compression = compression_of(stream.peek(10))
+        if compression is None:
             break
         source = Counted(stream)
-        note = functools.partial(_note_a_hole, name, notes)
-        content = decompressing(source, format, note)
+        content = decompressing(source, compression, name, notes)
         stream = buffered(Decompressed(content, name, notes, allowance, source.num_bytes, below=stream))
     head = stream.peek(2**12)
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
-        if head.startswith(mark):
-            stream.read(len(mark))
-            return stream if encoding == "utf-8" else _from_utf_16_or_32(stream, encoding, name, notes)
-    for first, encoding in enumerate(("utf-16-be", "utf-16-le")):  # English without a mark: every other byte is 0
-        if len(head) >= 8 and head[first::2].count(0) > 0.8 * len(head[first::2]) and head.count(0) < 0.6 * len(head):
-            return _from_utf_16_or_32(stream, encoding, name, notes)
-    return stream
-
-
-def _note_a_hole(name: str, notes: Notes, where: str) -> None:
-    notes.add("damaged part of a compressed file; left out", f"{name} {where}")
-
-
-def _from_utf_16_or_32(stream: io.BufferedReader, encoding: str, name: str, notes: Notes) -> io.BufferedReader:
+    mark = next((mark for mark in _BYTE_ORDER_MARKS if head.startswith(mark)), None)
+    if mark is not None:
+        stream.read(len(mark))
+    encoding = _utf_16_without_mark(head) if mark is None else _BYTE_ORDER_MARKS[mark]
+    if encoding is None or encoding == "utf-8":
+        return stream
     notes.add(f"read as {encoding[:6].upper()}", name)
     return buffered(Transcoded(stream, encoding, name, notes))
+
+
+def _utf_16_without_mark(head: bytes) -> str | None:
+    """Which byte order it is, if every other byte is 0, as in English text."""
+    for first, encoding in enumerate(("utf-16-be", "utf-16-le")):
+        if len(head) >= 8 and head[first::2].count(0) > 0.8 * len(head[first::2]) and head.count(0) < 0.6 * len(head):
+            return encoding
+    return None
 
 
 class Transcoded(_Stream):

@@ -16,7 +16,7 @@ from electrakit.config.corpus import CorpusConfig, Splitting
 from electrakit.data.read.archives import tar_members
 from electrakit.data.read.files import MAX_RATIO, Allowance, buffered, opened
 from electrakit.data.read.notes import Notes
-from electrakit.data.read.recognise import BROKEN, OPENWEBTEXT_FILE, book_within, is_utf8, recognise
+from electrakit.data.read.recognise import BROKEN, OPENWEBTEXT_FILE, book_within, is_utf8, kind_of
 
 MAX_LINE_CHARACTERS = 2**16
 MAX_ARCHIVE_BYTES = 24 * 2**20  # decompressed, of an archive that a worker unpacks
@@ -61,23 +61,21 @@ def read_batch(
     documents = []
     for chunk in (inner for outer in batch.chunks for inner in _unpacked(outer, notes)):
         may_be_long = chunk.kind != "text" or _has_long_line(chunk.data)
+        are_blank_lines = chunk.kind == "text" and chunk.splitting != "file"  # what has no text is no document
         for line, document in _READERS[chunk.kind](chunk, notes, config):
             lines, key = document
             if not lines:
-                if key is None and (
-                    chunk.kind != "text" or chunk.splitting == "file"
-                ):  # else a blank line, no document
+                if key is None and not are_blank_lines:
                     notes.add("document without text; left out", f"{chunk.name}:{line}")
-                continue
-            if key is None and config.min_words and sum(len(one.split()) for one in lines) < config.min_words:
+            elif key is None and config.min_words and sum(len(one.split()) for one in lines) < config.min_words:
                 notes.add(f"document of fewer than {config.min_words} words; left out", f"{chunk.name}:{line}")
-                continue
-            if may_be_long and max(map(len, lines)) > MAX_LINE_CHARACTERS:
-                where = f"{chunk.name}:{line}"
-                document = Document([short for one in lines for short in _short_lines(one, where, notes)], key)
-            documents.append(document)
-            if places is not None:
-                places.append((chunk.name, line))
+            else:
+                if may_be_long and max(map(len, lines)) > MAX_LINE_CHARACTERS:
+                    where = f"{chunk.name}:{line}"
+                    document = Document([short for one in lines for short in _short_lines(one, where, notes)], key)
+                documents.append(document)
+                if places is not None:
+                    places.append((chunk.name, line))
     return documents, notes
 
 
@@ -89,6 +87,7 @@ def identity(document: Document) -> int:
 
 
 def _has_long_line(data: Any) -> bool:
+    """Whether a line is too long for the tokenizer, found with few searches: most chunks have none."""
     end = 0
     while len(data) - end > MAX_LINE_CHARACTERS:
         end = data.rfind(b"\n", end, end + MAX_LINE_CHARACTERS + 1) + 1
@@ -124,7 +123,7 @@ def _unpacked(chunk: Chunk, notes: Notes) -> Iterator[Chunk]:
     for name, content in tar_members(stream, chunk.name, notes) if is_tar else [(chunk.name, stream)]:
         num_noted = notes.total
         text = content.read()
-        kind = recognise(text[: 2**16], name) if text else None
+        kind = kind_of(text[: 2**16], name) if text else None
         if kind in ("text", "gutenberg", "jsonl", "wikiextractor"):
             kind = "text" if OPENWEBTEXT_FILE.search(name) else kind
             yield Chunk(name, kind, text, splitting="file", is_utf8=is_utf8(text))
@@ -182,6 +181,9 @@ def _lines_of(text: str) -> list[str]:
 
 def _read_text(chunk: Chunk, notes: Notes, config: CorpusConfig) -> FoundDocuments:
     text = _text_of(chunk, notes)
+    if chunk.kind == "gutenberg":
+        start, end = book_within(text)
+        text = text[start:end]
     key, number = chunk.key, chunk.first_line
     if chunk.splitting == "file":
         yield number, Document(_lines_of(text), key)
@@ -198,12 +200,6 @@ def _read_text(chunk: Chunk, notes: Notes, config: CorpusConfig) -> FoundDocumen
                 key, number, num_lines = None, number + 1, num_lines - 1
             yield number, Document([line for line in lines if line] if "" in lines else lines, key)
             key, number = None, number + num_lines
-
-
-def _read_gutenberg(chunk: Chunk, notes: Notes, config: CorpusConfig) -> FoundDocuments:
-    text = _text_of(chunk, notes)
-    start, end = book_within(text)
-    yield chunk.first_line, Document(_lines_of(text[start:end]), chunk.key)
 
 
 def _read_jsonl(chunk: Chunk, notes: Notes, config: CorpusConfig) -> FoundDocuments:
@@ -319,7 +315,7 @@ _SWITCH = re.compile(r"__[A-Z]+__")
 
 _READERS: dict[str, Callable[[Chunk, Notes, CorpusConfig], FoundDocuments]] = {
     "text": _read_text,
-    "gutenberg": _read_gutenberg,
+    "gutenberg": _read_text,
     "jsonl": _read_jsonl,
     "texts": _read_texts,
     "wikiextractor": _read_wikiextractor,

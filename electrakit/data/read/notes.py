@@ -1,19 +1,20 @@
 """Notes about the corpus for the user: what was damaged, left out or read in another way, how often, and where."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 MAX_PLACES = 1000  # remembered of each note
+BEFORE_IS_KEPT = "what came before is kept"
 
 
 @dataclass
-class Note:
+class CorpusNote:
     """One kind of problem, with how often and where it occurred."""
 
     problem: str
-    kept: str = ""  # what of the damaged text is kept, as a phrase: "what came before is kept"
+    kept: str = ""  # what of the damaged text is kept, as a phrase
     count: int = 0
     places: list[str] = field(default_factory=list)
 
@@ -21,32 +22,27 @@ class Note:
     def text(self) -> str:
         return f"{self.problem}; {self.kept}" if self.kept else self.problem
 
-    def add(self, places: list[str], count: int) -> None:
-        self.count += count
-        if len(self.places) < MAX_PLACES:
-            new = [place for place in places if place not in self.places]
-            self.places += new[: MAX_PLACES - len(self.places)]
-
 
 class Notes:
     """All notes, by their text, in the order in which they first occurred."""
 
-    def __init__(self) -> None:
-        self.by_text: dict[str, Note] = {}
+    def __init__(self, notes: Iterable[CorpusNote] = ()) -> None:
+        self.by_text = {note.text: note for note in notes}
 
     def add(self, problem: str, place: str, count: int = 1, kept: str = "") -> None:
         # Names in archives can be anything.
         place = "".join(letter if letter.isprintable() else "?" for letter in place)
-        self._get(Note(problem, kept)).add([place], count)
+        self.merge([CorpusNote(problem, kept, count, [place])])
 
-    def merge(self, other: "Notes") -> None:
-        for note in other:
-            self._get(Note(note.problem, note.kept)).add(note.places, note.count)
+    def merge(self, others: Iterable[CorpusNote]) -> None:
+        for other in others:
+            note = self.by_text.setdefault(other.text, CorpusNote(other.problem, other.kept))
+            note.count += other.count
+            if len(note.places) < MAX_PLACES:
+                new = [place for place in other.places if place not in note.places]
+                note.places += new[: MAX_PLACES - len(note.places)]
 
-    def _get(self, empty: Note) -> Note:
-        return self.by_text.setdefault(empty.text, empty)
-
-    def __iter__(self) -> Iterator[Note]:
+    def __iter__(self) -> Iterator[CorpusNote]:
         return iter(self.by_text.values())
 
     def clear(self) -> None:
@@ -64,19 +60,5 @@ class Notes:
     def places(self) -> dict[str, list[str]]:
         return {note.text: note.places for note in self}
 
-    def as_json(self, max_places: int = MAX_PLACES, *, for_resume: bool = False) -> dict[str, Any]:
-        """As the manifest has it; `for_resume`, with what `from_json` needs."""
-        return {
-            note.text: {"count": note.count, "first": note.places[:max_places]}
-            | ({"kept": note.kept} if for_resume else {})
-            for note in self
-        }
-
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> "Notes":
-        notes = cls()
-        for text, entry in stored.items():
-            kept = str(entry.get("kept", ""))
-            problem = text.removesuffix(f"; {kept}") if kept else text
-            notes.by_text[text] = Note(problem, kept, int(entry["count"]), list(entry["first"]))
-        return notes
+    def as_json(self, max_places: int = MAX_PLACES) -> dict[str, Any]:
+        return {note.text: {"count": note.count, "first": note.places[:max_places]} for note in self}

@@ -6,13 +6,16 @@ from typing import Any
 
 from electrakit.common.errors import UserError, first_line
 from electrakit.common.safe_load import hub_problem
+from electrakit.data.read.files import TOO_MUCH, Allowance
 from electrakit.data.read.notes import Notes
 
 BATCH_BYTES = 2**20
 MAX_DICTIONARY_BYTES = 256 * 2**20  # of different texts that a parquet file keeps in one place: it is read as a whole
 
 
-def parquet_values(file: Any, name: str, field: str, max_bytes: int, notes: Notes) -> Iterator[Any]:
+def parquet_values(
+    file: Any, name: str, field: str, max_bytes: int, notes: Notes, allowance: Allowance
+) -> Iterator[Any]:
     """Texts, and what else is in the column; a text of more than `max_bytes` as a memoryview: one copy is enough."""
     try:
         import pyarrow
@@ -37,8 +40,12 @@ def parquet_values(file: Any, name: str, field: str, max_bytes: int, notes: Note
     for number in range(num_groups):
         try:
             for batch in table.iter_batches(num_rows, row_groups=[number], columns=[field]):
-                for value in batch.column(0):
-                    yield _as_text(value, max_bytes)
+                for stored in batch.column(0):
+                    value = _as_text(stored, max_bytes)
+                    if isinstance(value, str | memoryview) and allowance.is_used_up(len(value)):
+                        notes.add(TOO_MUCH, name)
+                        return
+                    yield value
         except UserError:
             raise
         except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -50,6 +57,7 @@ def dataset_values(name: str, field: str) -> Iterator[Any]:
     """The values of a dataset's field: from a local folder, or streamed from the hub."""
     try:
         import datasets
+        import huggingface_hub
     except ImportError:
         raise UserError(f"hf:{name} needs the datasets library; pip install 'electrakit[hf]'") from None
     if (Path(name) / "state.json").exists() or (Path(name) / "dataset_dict.json").exists():
@@ -61,7 +69,12 @@ def dataset_values(name: str, field: str) -> Iterator[Any]:
         rows = rows["train"] if isinstance(rows, dict) else rows
     else:
         path, _, variant = name.partition(":")
-        _require_on_hub(path)
+        is_local = Path(path).exists() or huggingface_hub.constants.HF_HUB_OFFLINE
+        if not is_local and (problem := hub_problem(path, "dataset")):
+            raise UserError(
+                f"cannot find the dataset {path!r} on the Hugging Face hub ({problem}); check its name and the network, "
+                "or name a local folder"
+            )
         rows = datasets.load_dataset(path, variant or None, split="train", streaming=True)
     for row in rows:
         if field not in row:
@@ -72,8 +85,7 @@ def dataset_values(name: str, field: str) -> Iterator[Any]:
 def _longest_dictionary(table: Any, field: str) -> int:
     """About how many bytes of different texts a parquet file keeps in one place. Most writers stop at a megabyte."""
     longest = 0
-    for number in range(table.metadata.num_row_groups):
-        group = table.metadata.row_group(number)
+    for group in _row_groups(table):
         for column in map(group.column, range(group.num_columns)):
             if column.path_in_schema == field and column.has_dictionary_page:
                 packed = column.data_page_offset - column.dictionary_page_offset
@@ -83,9 +95,12 @@ def _longest_dictionary(table: Any, field: str) -> int:
 
 def _rows_at_a_time(table: Any) -> int:
     """So many rows of a parquet file that they are about a megabyte, 16 at the most: rows differ in length."""
-    groups = (table.metadata.row_group(number) for number in range(table.metadata.num_row_groups))
-    longest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    longest = max((group.total_byte_size // max(1, group.num_rows) for group in _row_groups(table)), default=0)
     return max(1, min(16, BATCH_BYTES // max(1, longest)))
+
+
+def _row_groups(table: Any) -> Iterator[Any]:
+    return map(table.metadata.row_group, range(table.metadata.num_row_groups))
 
 
 def _as_text(value: Any, max_bytes: int) -> Any:
@@ -98,14 +113,3 @@ def _as_text(value: Any, max_bytes: int) -> Any:
     except UnicodeDecodeError:
         loaded = value.as_buffer().to_pybytes()
     return loaded.decode("utf-8", "surrogateescape") if isinstance(loaded, bytes) else loaded
-
-
-def _require_on_hub(name: str) -> None:
-    import huggingface_hub
-
-    is_local = Path(name).exists() or huggingface_hub.constants.HF_HUB_OFFLINE
-    if not is_local and (problem := hub_problem(name, "dataset")):
-        raise UserError(
-            f"cannot find the dataset {name!r} on the Hugging Face hub ({problem}); check its name and the network, "
-            "or name a local folder"
-        )

@@ -6,7 +6,7 @@ import lzma
 import re
 
 
-def recognise(head: bytes, name: str) -> str | None:
+def kind_of(head: bytes, name: str) -> str | None:
     """What kind of file begins with these bytes; None if it is not text."""
     start = head.lstrip()
     if head.startswith(b"PAR1"):
@@ -102,8 +102,10 @@ def book_within(text: str) -> tuple[int, int]:
     ):
         return 0, end
     footers = list(_FOOTER.finditer(text, max(0, end - _MAX_FOOTER)))
-    if footers and (_is_theirs(text[footers[-1].end() :][:4000]) or _is_near_the_end(text, footers[-1])):
-        end = footers[-1].start()
+    last = footers[-1] if footers else None
+    is_near_the_end = last is not None and last[0].startswith("*") and end - last.end() < _SHORT_FOOTER
+    if last is not None and (is_near_the_end or _is_theirs(text[last.end() :][:4000])):
+        end = last.start()
         # "End of the Project Gutenberg EBook of ..." stands before the line of stars
         if len(footers) > 1 and not text[footers[-2].end() : end].strip():
             end = footers[-2].start()
@@ -113,10 +115,6 @@ def book_within(text: str) -> tuple[int, int]:
         if header.start() - start < 2000 if start else _is_theirs(text[: header.start()][:4000]):  # some have both
             start = header.end()
     return start, end
-
-
-def _is_near_the_end(text: str, footer: re.Match[str]) -> bool:
-    return footer[0].startswith("*") and len(text) - footer.end() < _SHORT_FOOTER
 
 
 def _is_theirs(text: str) -> bool:

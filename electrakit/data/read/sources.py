@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from typing import Any
 from electrakit.common.errors import UserError, first_line
 from electrakit.common.workers import WorkerPool
 from electrakit.config.corpus import CorpusConfig
-from electrakit.data.read import docstrings
+from electrakit.data.read import docstrings, recognise
 from electrakit.data.read.archives import tar_members, zip_members
 from electrakit.data.read.cut import DOCUMENT_ENDS, cut_records, cut_text, read_blocks
 from electrakit.data.read.files import (
-    TOO_MUCH,
     Allowance,
     Guarded,
+    Joined,
     Transcoded,
     buffered,
     ends_too_early,
@@ -36,16 +36,6 @@ from electrakit.data.read.files import (
 from electrakit.data.read.formats import Chunk, ChunkBatch
 from electrakit.data.read.notes import Notes
 from electrakit.data.read.parquet import dataset_values, parquet_values
-from electrakit.data.read.recognise import (
-    OPENWEBTEXT_FILE,
-    ends_with_a_page,
-    hidden_namespaces,
-    is_spread,
-    is_tar_in_xz,
-    is_utf8,
-    recognise,
-    wrong_suffix,
-)
 
 BATCH_BYTES = 2**20  # of text in one batch
 MAX_DOCUMENT_BYTES = 4 * 2**20  # a longer document is cut into sections, which stay in the same split
@@ -115,7 +105,8 @@ def cut_inputs(
             if batch_size >= BATCH_BYTES:
                 batch.notes.merge(reader.notes)
                 reader.notes.clear()
-                batch.next_position, batch.num_bytes_read = (index, number + 1), num_bytes_before + reader.num_read()
+                num_read = min(reader.num_read(), one.num_bytes or sys.maxsize)  # a part may be read twice
+                batch.next_position, batch.num_bytes_read = (index, number + 1), num_bytes_before + num_read
                 yield batch
                 batch, batch_size = ChunkBatch(), 0
         if number == -1 and not reader.notes.total:
@@ -142,10 +133,11 @@ class _Reader:
 
     def __init__(self, config: CorpusConfig, workers: WorkerPool) -> None:
         self.config, self.workers, self.notes = config, workers, Notes()
-        self.num_bytes_read: Callable[[], int] | None = None
+        self.raw: Guarded | None = None
+        self.num_counted = 0  # bytes or characters, of what is not one file
 
     def num_read(self) -> int:
-        return self.num_bytes_read() if self.num_bytes_read is not None else 0
+        return self.num_counted if self.raw is None else self.raw.num_bytes_out
 
     def chunks(self, one: CorpusInput) -> Iterator[Chunk]:
         if one.name == "builtin:python":
@@ -159,21 +151,20 @@ class _Reader:
                 self.notes.add(f"cannot be read ({error.strerror})", one.name)
                 return
             with file:
-                raw = Guarded(file, one.name, self.notes)
-                self.num_bytes_read = lambda: min(raw.num_bytes_out, one.num_bytes or raw.num_bytes_out)
-                self.allowance = Allowance(lambda: one.num_bytes or raw.num_bytes_out)
-                yield from self._file(buffered(raw), one.name)
+                self.raw = Guarded(file, one.name, self.notes)
+                self.allowance = Allowance(lambda: one.num_bytes or self.num_read())
+                yield from self._file(buffered(self.raw), one.name)
 
     def _file(self, raw: io.BufferedReader, name: str, depth: int = 0, is_openwebtext: bool = False) -> Iterator[Chunk]:
         num_noted = self.notes.total
         may_be_theirs = self.config.source in (None, "openwebtext") and _OPENWEBTEXT_ARCHIVE.search(name)
-        if may_be_theirs and is_tar_in_xz(raw.peek(2**16)):
+        if may_be_theirs and recognise.is_tar_in_xz(raw.peek(2**16)):
             is_openwebtext = True
             data = raw.read(SMALL_ARCHIVE_BYTES)
             if len(data) < SMALL_ARCHIVE_BYTES:  # the workers decompress these
                 yield Chunk(name, "archive", data)
                 return
-            raw = buffered(Guarded(_Joined(data, raw), name, self.notes))
+            raw = buffered(Joined(data, raw))
         stream = opened(raw, name, self.notes, self.allowance)
         head = stream.peek(2**16)[: 2**16]
         is_tar, is_zip = head[257:262] == b"ustar", head.startswith(b"PK\x03\x04")
@@ -186,20 +177,23 @@ class _Reader:
             for member, content in tar_members(stream, name, self.notes):
                 yield from self._file(content, member, depth + 1, is_openwebtext)
         elif is_zip and not _OFFICE_OR_EPUB.match(head[30:]):
-            with self._seekable(stream) as file:
+            with _seekable(stream) as file:
                 for member, content in zip_members(file, name, self.notes, self.allowance, stream):
                     yield from self._file(content, member, depth + 1)
         else:
-            kind = self.config.source or recognise(head, _COMPRESSION.sub("", str(Path(name).absolute())))
-            if (suffix := wrong_suffix(name, kind, is_packed=stream is not raw)) is not None:
+            kind = self.config.source or recognise.kind_of(head, _COMPRESSION.sub("", str(Path(name).absolute())))
+            if (suffix := recognise.wrong_suffix(name, kind, is_packed=stream is not raw)) is not None:
                 self.notes.add(f"named {suffix}, read as {kind}", name)
             if kind is None or is_zip:
                 self.notes.add("not text, and no known kind of file; left out", name)
             elif kind == "parquet":
-                with self._seekable(stream) as file:
-                    yield from self._parquet(file, name)
+                with _seekable(stream) as file:
+                    values = parquet_values(
+                        file, name, self.config.field, MAX_DOCUMENT_BYTES, self.notes, self.allowance
+                    )
+                    yield from self._texts(values, name)
             else:
-                is_openwebtext = is_openwebtext or OPENWEBTEXT_FILE.search(name) is not None
+                is_openwebtext = is_openwebtext or recognise.OPENWEBTEXT_FILE.search(name) is not None
                 yield from self._cut_stream(stream, name, "openwebtext" if kind == "text" and is_openwebtext else kind)
 
     def _cut_stream(self, stream: io.BufferedReader, name: str, kind: str) -> Iterator[Chunk]:
@@ -209,19 +203,19 @@ class _Reader:
             kind = "jsonl"  # its other form
         kind = "text" if kind == "openwebtext" else kind
         encoding = self.config.encoding
-        if encoding is not None and kind in ("text", "gutenberg") and not is_utf8(head):
+        if encoding is not None and kind in ("text", "gutenberg") and not recognise.is_utf8(head):
             stream = buffered(Transcoded(stream, encoding, name, self.notes))
-        namespaces = hidden_namespaces(head) if kind == "wikipedia" else ()
-        if kind == "jsonl" and is_spread(head):
-            stream = self._with_a_record_on_each_line(stream, name)
+        namespaces = recognise.hidden_namespaces(head) if kind == "wikipedia" else ()
+        if kind == "jsonl" and recognise.is_spread(head):
+            stream = _with_a_record_on_each_line(stream)
         blocks = read_blocks(stream, MAX_DOCUMENT_BYTES if splitting == "file" else BATCH_BYTES)
         if kind in _RECORD_ENDS:
             max_bytes = MAX_LONG_RECORD_BYTES if kind == "jsonl" else MAX_RECORD_BYTES
             runs = cut_records(blocks, _RECORD_ENDS[kind], max_bytes)
         else:
             runs = cut_text(blocks, splitting, MAX_DOCUMENT_BYTES)
-        seems_utf8, last_key, tail = False, None, b""
-        for data, line, key, is_too_long in runs:
+        seems_utf8, tail = False, b""
+        for data, line, key, is_first_section, is_too_long in runs:
             tail = data[-MAX_TAIL_BYTES:]
             if is_too_long:
                 self.notes.add(f"record longer than {max_bytes:,} bytes; left out", f"{name}:{line}")
@@ -235,15 +229,19 @@ class _Reader:
                 self.notes.add("XML with a DOCTYPE; refused from there on", f"{name}:{line + num_lines}")
                 data, end, _ = data[: doctype.start()].rpartition(_RECORD_ENDS[kind])
                 data += end
-            if key not in (None, last_key):
+            if is_first_section:
                 self.notes.add(f"document longer than {MAX_DOCUMENT_BYTES:,} bytes; cut into several", f"{name}:{line}")
-            last_key = key
-            seems_utf8 = seems_utf8 or is_utf8(data)
+            seems_utf8 = seems_utf8 or recognise.is_utf8(data)
             if data:
                 yield Chunk(name, kind, data, line, splitting, key, seems_utf8, namespaces)
             if doctype is not None:
                 return
-        if kind == "wikipedia" and b"<mediawiki" in head and ends_with_a_page(tail) and not ends_too_early(stream):
+        if (
+            kind == "wikipedia"
+            and b"<mediawiki" in head
+            and recognise.ends_with_a_page(tail)
+            and not ends_too_early(stream)
+        ):
             last_line = line + data.rstrip().count(b"\n")
             self.notes.add("dump without an end; cut off?", f"{name}:{last_line}")
 
@@ -251,7 +249,7 @@ class _Reader:
         """JSON lines of which at least one is so long that its text is cut here, before a worker sees it."""
         for number, line in enumerate(io.BytesIO(data), first_line):
             if len(line) <= MAX_RECORD_BYTES:
-                yield Chunk(name, "jsonl", line, number, is_utf8=is_utf8(line))
+                yield Chunk(name, "jsonl", line, number, is_utf8=recognise.is_utf8(line))
                 continue
             try:
                 loaded = json.loads(line.decode("utf-8", "surrogateescape").strip().rstrip(","))
@@ -267,38 +265,6 @@ class _Reader:
             for text in texts:
                 yield from self._long_text(memoryview(text), name, number)
 
-    def _with_a_record_on_each_line(self, stream: io.BufferedReader, name: str) -> io.BufferedReader:
-        """One JSON value over many lines, an object or a list of them, as JSON lines; what is none stays as it is."""
-        data = stream.read(MAX_SPREAD_BYTES)
-        if len(data) < MAX_SPREAD_BYTES:
-            with contextlib.suppress(ValueError, RecursionError):
-                loaded = json.loads(data)
-                data = "\n".join(map(json.dumps, loaded if isinstance(loaded, list) else [loaded])).encode()
-        return buffered(Guarded(_Joined(data, stream), name, self.notes))
-
-    @contextlib.contextmanager
-    def _seekable(self, stream: io.BufferedReader) -> Iterator[Any]:
-        """The stream itself where it can be jumped about in (a plain file), else a temporary copy without a name."""
-        if stream.seekable():
-            stream.seek(0)
-            yield stream
-            return
-        with tempfile.SpooledTemporaryFile(max_size=MAX_RECORD_BYTES) as copy:
-            shutil.copyfileobj(stream, copy, 2**20)
-            copy.seek(0)
-            yield copy
-
-    def _parquet(self, file: Any, name: str) -> Iterator[Chunk]:
-        values = parquet_values(file, name, self.config.field, MAX_DOCUMENT_BYTES, self.notes)
-        yield from self._texts(self._within_allowance(values, name), name)
-
-    def _within_allowance(self, values: Iterable[Any], name: str) -> Iterator[Any]:
-        for value in values:
-            if isinstance(value, str | memoryview) and self.allowance.is_used_up(len(value)):
-                self.notes.add(TOO_MUCH, name)
-                return
-            yield value
-
     def _dataset(self, name: str) -> Iterator[Chunk]:
         try:
             yield from self._texts(dataset_values(name.removeprefix("hf:"), self.config.field), name)
@@ -310,56 +276,63 @@ class _Reader:
     def _texts(self, values: Iterable[Any], name: str) -> Iterator[Chunk]:
         """Values that a library has read, one after the other, as chunks."""
         texts: list[str | None] = []
-        num_characters, num_read, row, number = 0, 0, 1, 0
-        self.num_bytes_read = self.num_bytes_read or (lambda: num_read)
-        for value in values:
-            number += 1
-            num_read += len(value) if isinstance(value, str) else 0
-            if isinstance(value, memoryview) or (isinstance(value, str) and len(value) > MAX_DOCUMENT_BYTES // 4):
-                if texts:
-                    yield Chunk(name, "texts", texts, row)
+        num_characters = number = 0
+        for number, value in enumerate(values, 1):
+            is_text = isinstance(value, str)
+            self.num_counted += len(value) if is_text else 0
+            is_long = isinstance(value, memoryview) or (is_text and len(value) > MAX_DOCUMENT_BYTES // 4)
+            if texts and (is_long or num_characters >= BATCH_BYTES or len(texts) == 4096):
+                yield Chunk(name, "texts", texts, number - len(texts))
+                texts, num_characters = [], 0
+            if is_long:
                 yield from self._long_text(value, name, number)
-                texts, num_characters, row, value = [], 0, number + 1, None  # so that there are never two
-                continue
-            texts.append(value if isinstance(value, str) else None)
-            num_characters += len(texts[-1] or "")
-            if num_characters >= BATCH_BYTES or len(texts) == 4096:
-                yield Chunk(name, "texts", texts, row)
-                texts, num_characters, row = [], 0, number + 1
+                value = None  # so that there are never two
+            else:
+                texts.append(value if is_text else None)
+                num_characters += len(value) if is_text else 0
         if texts:
-            yield Chunk(name, "texts", texts, row)
+            yield Chunk(name, "texts", texts, number + 1 - len(texts))
 
     def _long_text(self, text: str | memoryview, name: str, row: int) -> Iterator[Chunk]:
         """A text that may be too long for one document, cut as plain text is."""
         slices = (text[start : start + BATCH_BYTES] for start in range(0, len(text), BATCH_BYTES))
         blocks = (one.encode("utf-8", "surrogatepass") if isinstance(one, str) else bytes(one) for one in slices)
-        last_key = None
-        for data, _, key, _ in cut_text(blocks, "file", MAX_DOCUMENT_BYTES):
-            if key not in (None, last_key):
+        for section in cut_text(blocks, "file", MAX_DOCUMENT_BYTES):
+            if section.is_first_section:
                 self.notes.add(f"document longer than {MAX_DOCUMENT_BYTES:,} bytes; cut into several", f"{name}:{row}")
-            last_key = key
-            yield Chunk(name, "texts", [data.decode("utf-8", "surrogateescape")], row, key=key)
+            yield Chunk(name, "texts", [section.data.decode("utf-8", "surrogateescape")], row, key=section.key)
 
     def _builtin(self) -> Iterator[Chunk]:
         """The prose inside this Python installation: a document is a source file, its lines are paragraphs, each once."""
         files = docstrings.python_files()
-        num_bytes_read = 0
-        self.num_bytes_read = lambda: num_bytes_read
         documents = docstrings.without_repeats(self.workers.map(docstrings.paragraphs_of_file, files))
         for file, paragraphs in zip(files, documents, strict=True):
-            num_bytes_read += _size(file) or 0
+            self.num_counted += _size(file) or 0
             if paragraphs:
                 yield Chunk(str(file), "texts", ["\n".join(paragraphs)])
 
 
-class _Joined:
-    """What has been read already, and the rest of the stream."""
+def _with_a_record_on_each_line(stream: io.BufferedReader) -> io.BufferedReader:
+    """One JSON value over many lines, an object or a list of them, as JSON lines; what is none stays as it is."""
+    data = stream.read(MAX_SPREAD_BYTES)
+    if len(data) < MAX_SPREAD_BYTES:
+        with contextlib.suppress(ValueError, RecursionError):
+            loaded = json.loads(data)
+            data = "\n".join(map(json.dumps, loaded if isinstance(loaded, list) else [loaded])).encode()
+    return buffered(Joined(data, stream))
 
-    def __init__(self, start: bytes, rest: io.BufferedReader) -> None:
-        self.start, self.rest = io.BytesIO(start), rest
 
-    def read(self, size: int) -> bytes:
-        return self.start.read(size) or self.rest.read(size)
+@contextlib.contextmanager
+def _seekable(stream: io.BufferedReader) -> Iterator[Any]:
+    """The stream itself where it can be jumped about in (a plain file), else a temporary copy without a name."""
+    if stream.seekable():
+        stream.seek(0)
+        yield stream
+        return
+    with tempfile.SpooledTemporaryFile(max_size=MAX_RECORD_BYTES) as copy:
+        shutil.copyfileobj(stream, copy, 2**20)
+        copy.seek(0)
+        yield copy
 
 
 def _standard_input() -> int:

@@ -14,7 +14,7 @@ import mwparserfromhell
 from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Tag, Template, Text, Wikilink
 from mwparserfromhell.wikicode import Wikicode
 
-from electrakit.data.read.wikipedia_templates import TEMPLATES, Arguments, template_name
+from electrakit.data.read.wikipedia_templates import TEMPLATES, Arguments, expand, template_name
 
 
 def prose(wikitext: str, namespaces: tuple[str, ...] = ()) -> list[str]:
@@ -24,10 +24,11 @@ def prose(wikitext: str, namespaces: tuple[str, ...] = ()) -> list[str]:
     """
     if REDIRECT.match(wikitext):
         return []
-    text = INTERLANGUAGE.sub("", QUOTES.sub(unquoted, cut_hidden(UNSEEN.sub("", wikitext))))
-    text = cut_brackets(text, not_shown((*NOT_SHOWN, *namespaces)))
-    text = SUPERSCRIPT.sub(lambda found: found[1].translate(SUPERSCRIPTS), text)
-    text = SUBSCRIPT.sub(lambda found: found[1].translate(SUBSCRIPTS), text)
+    text = cut_hidden(UNSEEN.sub("", wikitext))
+    # bold and italics are 2, 3 or 5 quotes; of 4, one is an apostrophe
+    text = QUOTES.sub(lambda found: "'" if len(found[0]) == 4 else "", text)
+    text = cut_brackets(INTERLANGUAGE.sub("", text), not_shown((*NOT_SHOWN, *namespaces)))
+    text = SMALL_NUMBER.sub(lambda found: found[2].translate(SMALL_DIGITS[found[1].lower()]), text)
     text = INLINE_TAG.sub("", BLOCK_TAG.sub("\n\n", LINE_BREAK.sub(" ", text)))
     return lines(REST_OF_UNCLOSED.sub("", SWITCH.sub("", text)))
 
@@ -38,13 +39,13 @@ HIDDEN_TAGS = [
     "ref", "references", "math", "chem", "ce", "gallery", "timeline", "source", "syntaxhighlight", "pre", "score", "graph", "mapframe",
     "maplink", "imagemap", "table", "templatedata", "hiero", "inputbox", "categorytree", "indicator", "includeonly", "style", "script",
 ]  # fmt: skip
-HIDDEN = re.compile(rf"<!--|<({'|'.join(HIDDEN_TAGS)}|nowiki)\b([^<>]*)>", re.IGNORECASE)
-END = {name: re.compile(rf"</{name}\s*>", re.IGNORECASE) for name in [*HIDDEN_TAGS, "nowiki"]}
+HIDDEN = re.compile(rf"<!--|<({'|'.join(HIDDEN_TAGS)}|nowiki)\b([^<>]*)>", re.I)
+END = {name: re.compile(rf"</{name}\s*>", re.I) for name in [*HIDDEN_TAGS, "nowiki"]}
 # a reference that is never closed must not swallow the text up to the end of the next one
-END["ref"] = re.compile(r"</ref\s*>|(?=<ref\b)", re.IGNORECASE)
+END["ref"] = re.compile(r"</ref\s*>|(?=<ref\b)", re.I)
 END["!--"] = re.compile("-->")
 PLAIN_FORMULA = re.compile(r"[A-Za-z0-9\s.,+\-=()<>/]{1,24}")  # "where D is the diameter"; all else is TeX
-IS_INLINE = re.compile(r"\binline\b", re.IGNORECASE)
+IS_INLINE = re.compile(r"\binline\b", re.I)
 
 # literals first: three times as fast as "^ *{|"
 BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\](?!\](?!\]))|\{\||\|\}(?!\})")
@@ -58,9 +59,9 @@ NOT_SHOWN = ("file", "image", "media", "category", "datei", "bild", "fichier")
 # [[fr:Chat]] leads to the same article elsewhere. Such links stand on lines of their own; within a sentence, and with a
 # capital, it is [[Re:Zero]] or [[CSI: Miami]]
 INTERLANGUAGE = re.compile(
-    r"^[ \t]*(?:\[\[(?:[a-z]{2,3}(?:-[a-z]+){0,2}|simple):[^\s|\[\]{}][^|\[\]{}\n]*\]\][ \t]*)+$", re.MULTILINE
+    r"^[ \t]*(?:\[\[(?:[a-z]{2,3}(?:-[a-z]+){0,2}|simple):[^\s|\[\]{}][^|\[\]{}\n]*\]\][ \t]*)+$", re.M
 )
-PICTURE = re.compile(r"\s*(?:file|image|media)\s*:", re.IGNORECASE)
+PICTURE = re.compile(r"\s*(?:file|image|media)\s*:", re.I)
 DISAMBIGUATION = re.compile(r" *\([^()]*\)$")
 
 
@@ -95,7 +96,7 @@ def escaped(text: str) -> str:
 def not_shown(namespaces: tuple[str, ...]) -> re.Pattern[str]:
     """Matches a link that shows no words: a picture, or a category."""
     names = (re.escape(name.replace("_", " ")).replace(r"\ ", "[ _]") for name in namespaces)
-    return re.compile(rf"\s*(?:{'|'.join(names)})\s*:", re.IGNORECASE)
+    return re.compile(rf"\s*(?:{'|'.join(names)})\s*:", re.I)
 
 
 def cut_brackets(text: str, hidden: re.Pattern[str]) -> str:
@@ -160,22 +161,23 @@ SHOW_AS_TEXT: dict[str, Callable[[str], str]] = {"[[": show_link, "{{": show_tem
 
 # -- paragraphs: the parser, for those that still need it ---------------------------------------------------------------
 
-REDIRECT = re.compile(r"\s*#\s*redirect\b", re.IGNORECASE)
+REDIRECT = re.compile(r"\s*#\s*redirect\b", re.I)
 SWITCH = re.compile(r"__[A-Z]{3,}__")
 QUOTES = re.compile("'{2,}")
-LINE_BREAK = re.compile(r"<\s*/?\s*br\b[^<>]*>", re.IGNORECASE)
+LINE_BREAK = re.compile(r"<\s*/?\s*br\b[^<>]*>", re.I)
 BLOCK_TAG = re.compile(
-    r"</?(?:blockquote|center|div|dd|dl|dt|h[1-6]|hr|li|ol|p|poem|section|table|td|th|tr|ul)\b[^<>]*>", re.IGNORECASE
+    r"</?(?:blockquote|center|div|dd|dl|dt|h[1-6]|hr|li|ol|p|poem|section|table|td|th|tr|ul)\b[^<>]*>", re.I
 )
 INLINE_TAG = re.compile(
     r"</?(?:abbr|b|bdi|big|cite|code|em|font|i|ins|kbd|noinclude|nowiki|onlyinclude|q|ref|references|s|samp|small|span|"
     r"strong|sub|sup|templatestyles|tt|u|var)\b[^<>]*>",
-    re.IGNORECASE,
+    re.I,
 )
-SUPERSCRIPT = re.compile(r"<sup>\s*([+\-−]?\d+)\s*</sup>", re.IGNORECASE)
-SUBSCRIPT = re.compile(r"<sub>\s*([+\-−]?\d+)\s*</sub>", re.IGNORECASE)
-SUPERSCRIPTS = str.maketrans("0123456789+-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻")
-SUBSCRIPTS = str.maketrans("0123456789+-−", "₀₁₂₃₄₅₆₇₈₉₊₋₋")
+SMALL_NUMBER = re.compile(r"<(sup|sub)>\s*([+\-−]?\d+)\s*</\1>", re.I)
+SMALL_DIGITS = {
+    "sup": str.maketrans("0123456789+-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻"),
+    "sub": str.maketrans("0123456789+-−", "₀₁₂₃₄₅₆₇₈₉₊₋₋"),
+}
 NEEDS_PARSER = re.compile(r"\{\{|</?[a-zA-Z]|://|\[//|\[mailto:")
 # the parser backtracks: its time grows with the square of the brackets that open and do not close
 MAX_OPENERS, MAX_CHARACTERS = 120, 50_000
@@ -203,9 +205,8 @@ def text_of_node(node: object) -> str:
         case Text() | HTMLEntity():
             return str(node)  # entities are decoded at the very end
         case Template():
-            fill = TEMPLATES.get(template_name(str(node.name)))
             given = {str(one.name).strip().lower(): text_of(one.value).strip() for one in node.params}
-            return fill(Arguments(given)) if fill else ""
+            return expand(str(node.name), Arguments(given))
         case ExternalLink():
             return text_of(node.title) if node.brackets else ""
         case Tag():
@@ -219,8 +220,8 @@ def text_of_node(node: object) -> str:
 
 
 TEMPLATE_LEFT = re.compile(r"\{\{[^{}]*\}\}")
-EXTERNAL_LINK = re.compile(r"\[(?:[a-z]{3,6}:)?//[^\s\[\]]*([^\[\]\n]*)\]", re.IGNORECASE)
-BARE_URL = re.compile(r"\b(?:https?|ftp)://[^\s\[\]<>|]*", re.IGNORECASE)
+EXTERNAL_LINK = re.compile(r"\[(?:[a-z]{3,6}:)?//[^\s\[\]]*([^\[\]\n]*)\]", re.I)
+BARE_URL = re.compile(r"\b(?:https?|ftp)://[^\s\[\]<>|]*", re.I)
 TAG_LEFT = re.compile(r"</?[a-zA-Z][^<>]*>")
 DOUBLE_BRACKETS = re.compile(r"\[\[|\]\]|\{\{+|\}\}+")
 
@@ -231,22 +232,17 @@ def stripped(text: str) -> str:
     return DOUBLE_BRACKETS.sub("", TAG_LEFT.sub("", text))
 
 
-def unquoted(found: re.Match[str]) -> str:
-    """Bold and italics are 2, 3 or 5 quotes; of 4, one is an apostrophe."""
-    return "'" if len(found[0]) == 4 else ""
-
-
 # -- lines: sections, lists, and the debris that cutting leaves ---------------------------------------------------------
 
 HEADING = re.compile(r"(={1,6})([^\n]*?)=+[ \t]*$")
 # lines that begin with a space are shown as they stand: programs and tables; a single one is most often a slip
-PREFORMATTED = re.compile(r"^(?: [^\n]*\S[^\n]*(?:\n|\Z)){2,}", re.MULTILINE)
+PREFORMATTED = re.compile(r"^(?: [^\n]*\S[^\n]*(?:\n|\Z)){2,}", re.M)
 LIST_MARKER = re.compile(r"[*#:;][*#:;\s]*")
 IS_TAIL = re.compile(
     r"(?:references|external links?|see also|(?:foot|end)?notes|further reading|bibliography|(?:general |primary |secondary )?"
     r"sources|citations|works cited|gallery|(?:notes|footnotes|sources|citations) and references|references and \w+|"
     r"bibliography and references|related topics|literature|(?:selected )?publications)",
-    re.IGNORECASE,
+    re.I,
 )
 IS_SENTENCE = re.compile(r"[^\W\d_].*\s.*[.!?][\"'”’)]*$")
 

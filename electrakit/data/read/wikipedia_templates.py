@@ -1,25 +1,21 @@
 """Expands those templates of Wikipedia that are part of a sentence into their words."""
 
+import itertools
 import re
 from collections.abc import Callable
 
 
-class Arguments:
-    """A template's arguments as text: `given[1]` the first one without a name, "" where there is none."""
+class Arguments(dict[str, str]):
+    """A template's arguments as text: `given["1"]` is the first one without a name; "" where there is none."""
 
-    def __init__(self, by_name: dict[str, str]) -> None:
-        self.by_name = by_name
-
-    def __getitem__(self, name: int | str) -> str:
-        return self.by_name.get(str(name), "")
+    def __missing__(self, name: str) -> str:
+        return ""
 
     @property
     def unnamed(self) -> list[str]:
         """Arguments 1, 2, 3 ... up to the first that is missing."""
-        found: list[str] = []
-        while str(len(found) + 1) in self.by_name:
-            found.append(self.by_name[str(len(found) + 1)])
-        return found
+        numbers = itertools.takewhile(self.__contains__, map(str, itertools.count(1)))
+        return [self[number] for number in numbers]
 
 
 UNITS = {"C": "°C", "F": "°F", "K": "K", "sqmi": "sq mi", "sqkm": "km²", "km2": "km²", "m2": "m²", "ft2": "sq ft"} | {
@@ -45,14 +41,14 @@ def converted(given: Arguments) -> str:
 def value(given: Arguments) -> str:
     """{{val|6.241|e=18|u=m}}"""
     power, unit = given["e"], given["u"] or given["ul"]
-    return given[1] + (f"×10^{power}" if power else "") + (f" {unit}" if unit else "")
+    return given["1"] + (f"×10^{power}" if power else "") + (f" {unit}" if unit else "")
 
 
 IS_MONTH = re.compile("0?[1-9]|1[0-2]")
 
 
 def as_of(given: Arguments) -> str:
-    year, month, day = given[1], given[2], given[3]
+    year, month, day = given["1"], given["2"], given["3"]
     months = "January February March April May June July August September October November December".split()  # noqa: SIM905
     month = months[int(month) - 1] if IS_MONTH.fullmatch(month) else month
     words = ["as of" if given["lc"] else "As of", day, month, year]
@@ -66,19 +62,11 @@ def fraction(given: Arguments) -> str:
         case [above, below]:
             return f"{above}/{below}"
         case _:
-            return f"1/{given[1]}"
+            return "1/" + given["1"]
 
 
 def quotation(given: Arguments) -> str:
-    return "\n" + (given["text"] or given["quote"] or given[1]) + "\n"
-
-
-def argument(position: int) -> Callable[[Arguments], str]:
-    return lambda given: given[position]
-
-
-def around(before: str, after: str = "") -> Callable[[Arguments], str]:
-    return lambda given: f"{before}{given[1]}{after}"
+    return "\n" + (given["text"] or given["quote"] or given["1"]) + "\n"
 
 
 def last_argument(given: Arguments) -> str:
@@ -89,47 +77,46 @@ def joined(given: Arguments) -> str:
     return "".join(given.unnamed)
 
 
-def constant(text: str) -> Callable[[Arguments], str]:
-    return lambda given: text
-
-
-TEMPLATES: dict[str, Callable[[Arguments], str]] = {
-    name: fill
-    for names, fill in {
-        "convert|cvt|conv": converted,
-        "val": value,
-        "as of|asof": as_of,
-        "frac|sfrac|fraction": fraction,
-        "quote|blockquote|quotation|cquote|bquote|centered pull quote|quote box": quotation,
-        "nowrap|nobr|nobreak|small|smaller|nobold|big|sc|smallcaps|sup|sub|pow|vr|linktext|tooltip|abbr|vanchor|keypress|"
-        "visible anchor|not a typo|sic|ill|interlanguage link|illm|flag|flagcountry|flagu|em|strong|code|mono|kbd|samp|xt|tq|"
-        "mvar|var|nihongo|nihongo2|nihongo3|gaps|underline|u|lsj|nastaliq|unicode|hebrew|polytonic|okina text|as written|"
-        "proper name|noitalic|ship name|italics correction|nuclide|ety|gloss|bibleverse": argument(1),
-        "lang|script|font color|color|wikt-lang|resize": argument(2),
-        "transl|transliteration": last_argument,
-        "chem|chem2|e notation": joined,
-        "circa|c.|ca.": around("c. "),
-        "floruit|fl.": around("fl. "),
-        "uss": around("USS "),
-        "hms": around("HMS "),
-        "us$|usd|usdollar": around("US$"),
-        "gbp|£": around("£"),
-        "€|eur|euro": around("€"),
-        "inr|₹": around("₹"),
-        "angbr": around("⟨", "⟩"),
-        "e": around("×10^"),
-        "'": constant("'"),
-        "'s": constant("'s"),
-        "okina": constant("ʻ"),
-        "snd|spnd|spaced ndash|spaced en dash|dash": constant(" – "),
-        "ndash|en dash|–": constant("–"),
-        "mdash|em dash|—|mdashb": constant("—"),
-        "nbsp|space|spaces|thinsp|zwsp|·|•|sp|hsp": constant(" "),
-        "!|pipe|=": constant(" "),
-    }.items()
-    for name in names.split("|")
+# names and words; $1 is the first argument
+WORDS: dict[str, str | Callable[[Arguments], str]] = {
+    "convert|cvt|conv": converted,
+    "val": value,
+    "as of|asof": as_of,
+    "frac|sfrac|fraction": fraction,
+    "quote|blockquote|quotation|cquote|bquote|centered pull quote|quote box": quotation,
+    "nowrap|nobr|nobreak|small|smaller|nobold|big|sc|smallcaps|sup|sub|pow|vr|linktext|tooltip|abbr|vanchor|keypress|"
+    "visible anchor|not a typo|sic|ill|interlanguage link|illm|flag|flagcountry|flagu|em|strong|code|mono|kbd|samp|xt|tq|"
+    "mvar|var|nihongo|nihongo2|nihongo3|gaps|underline|u|lsj|nastaliq|unicode|hebrew|polytonic|okina text|as written|"
+    "proper name|noitalic|ship name|italics correction|nuclide|ety|gloss|bibleverse": "$1",
+    "lang|script|font color|color|wikt-lang|resize": "$2",
+    "transl|transliteration": last_argument,
+    "chem|chem2|e notation": joined,
+    "circa|c.|ca.": "c. $1",
+    "floruit|fl.": "fl. $1",
+    "uss": "USS $1",
+    "hms": "HMS $1",
+    "us$|usd|usdollar": "US$$1",
+    "gbp|£": "£$1",
+    "€|eur|euro": "€$1",
+    "inr|₹": "₹$1",
+    "angbr": "⟨$1⟩",
+    "e": "×10^$1",
+    "'": "'",
+    "'s": "'s",
+    "okina": "ʻ",
+    "snd|spnd|spaced ndash|spaced en dash|dash": " – ",
+    "ndash|en dash|–": "–",
+    "mdash|em dash|—|mdashb": "—",
+    "nbsp|space|spaces|thinsp|zwsp|·|•|sp|hsp": " ",
+    "!|pipe|=": " ",
 }
-TEMPLATES["|"] = constant(" ")
+TEMPLATES = {name: words for names, words in WORDS.items() for name in names.split("|")} | {"|": " "}
+
+
+def expand(name: str, given: Arguments) -> str:
+    """The words of a template that is part of a sentence, "" for any other."""
+    words = TEMPLATES.get(template_name(name), "")
+    return re.sub(r"\$([12])", lambda found: given[found[1]], words) if isinstance(words, str) else words(given)
 
 
 def template_name(text: str) -> str:

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from electrakit.data.read.compression import Counted, decompressing, format_of
+from electrakit.data.read.compression import Counted, compression_of, decompressing
+from electrakit.data.read.notes import Notes
 
 COMPRESS = {
     ".gz": gzip.compress,
@@ -38,7 +39,7 @@ def test_damage_to_one_stream_costs_no_other_and_is_named(tmp_path, read_all, su
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(b"".join(streams))
     documents, notes = read_all(path)
-    if format_of(bytes(streams[0][:10])) is None:  # nothing says that it is compressed at all
+    if compression_of(bytes(streams[0][:10])) is None:  # nothing says that it is compressed at all
         assert not documents and notes.counts
         return
     found = texts(documents)
@@ -111,9 +112,11 @@ def test_streams_of_any_number_and_size_give_what_was_put_in():
         for num_read in (1, 7, 512, 2**16):
             pieces = [chance.randbytes(chance.choice([0, 1, 100, 5_000])) for _ in range(20)]
             packed = b"".join(map(COMPRESS[suffix], pieces))
-            format = replace(format_of(packed[:10]), num_read=num_read)
-            stream = decompressing(Counted(io.BufferedReader(io.BytesIO(packed))), format, pytest.fail)
+            compression = replace(compression_of(packed[:10]), num_read=num_read)
+            notes = Notes()
+            stream = decompressing(Counted(io.BufferedReader(io.BytesIO(packed))), compression, "a", notes)
             found = b""
             while data := stream.read1(chance.choice([1, 50, 10_000])):
                 found += data
             assert found == b"".join(pieces)
+            assert not notes.counts

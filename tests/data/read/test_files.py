@@ -12,6 +12,7 @@ import sys
 import tarfile
 import textwrap
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from electrakit.common.errors import UserError
 from electrakit.data.read import notes as notes_module
 from electrakit.data.read.archives import tar_members, zip_members
 from electrakit.data.read.files import FREE_BYTES, Allowance, Guarded, buffered, opened
-from electrakit.data.read.notes import Notes
+from electrakit.data.read.notes import CorpusNote, Notes
 
 COMPRESS = {
     ".gz": gzip.compress,
@@ -620,7 +621,8 @@ def test_notes_merge_survive_json_and_hold_nothing_that_could_upset_a_terminal(m
     one.merge(other)
     assert one.counts == {"odd": 44, "strange": 1}
     assert one.places == {"odd": ["a:0", "a:1", "a:2", "a:3", "b:0"], "strange": ["name?[31m??"]}
-    assert Notes.from_json(one.as_json()).as_json() == one.as_json()
+    stored = json.dumps([asdict(note) for note in one])
+    assert list(Notes(CorpusNote(**entry) for entry in json.loads(stored))) == list(one)
 
 
 def test_nothing_is_written_to_the_folder_of_the_archives(tmp_path, read_all):

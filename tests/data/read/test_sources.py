@@ -775,7 +775,7 @@ def test_a_second_tar_behind_the_first_is_named(tmp_path, read_all):
     (tmp_path / "two.tar").write_bytes(five_texts() + five_texts())
     documents, notes = read_all(tmp_path / "two.tar")
     assert len(documents) == 5
-    assert notes.counts == {"archive goes on behind its end; left out": 1}
+    assert notes.counts == {"data after the end of an archive; left out": 1}
     (tmp_path / "one.tar").write_bytes(five_texts() + bytes(100_000))
     assert not read_all(tmp_path / "one.tar")[1].counts
 
