@@ -498,7 +498,7 @@ def test_a_wrong_tokie_changes_no_byte_for_any_number_of_workers(made, tmp_path,
     more = ("--workers", str(workers), "--dedupe")
     done = run(command(tmp_path, tmp_path / "wrong", *more), env=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("made anew, without tokie") == 1
+    assert done.stderr.count("Starting again from the beginning without tokie") == 1
     (tmp_path / "stub" / "tokie.py").write_text("raise ImportError")
     done = run(command(tmp_path, tmp_path / "without", *more), env=environment)
     assert done.returncode == 0 and "without tokie" not in done.stderr, done.stderr
@@ -517,8 +517,8 @@ def test_a_run_that_gave_tokie_up_resumes_without_it(made, tmp_path):
     tokenizer = load_tokenizer(made / "vocab.txt")
     for fast in (False, True):  # the second time it resumes
         with contextlib.closing(ShardFolder(config, tokenizer, plan, Notes(), fast)) as folder:
-            assert not folder.fast
-            folder.counts["train"]["rows"] = 1
+            assert not folder.progress.fast
+            folder.progress.counts["train"]["rows"] = 1
             folder.save()
 
 
