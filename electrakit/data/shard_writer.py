@@ -127,6 +127,8 @@ class ShardFolder:
             for split, written in self.progress.files.items()
         }
         self.seen = self._load_seen() if config.dedupe else None
+        for writer in self.writers.values():  # when all have been checked
+            writer.open()
 
     def _saved_progress(self) -> Progress | None:
         """That of an earlier call, if it has saved any rows."""
@@ -176,10 +178,11 @@ class ShardFolder:
     def _load_seen(self) -> np.ndarray:
         """The hashes of the documents that --dedupe has seen so far."""
         path, num_bytes = self.progress_folder / "seen.bin", 8 * self.progress.num_seen
-        self.seen_file = path.open("ab", buffering=0)
-        if self.seen_file.tell() < num_bytes:
+        path.touch()
+        if path.stat().st_size < num_bytes:
             raise UserError(f"{path} is shorter than it was left; remove the folder and start again")
-        self.seen_file.truncate(num_bytes)
+        os.truncate(path, num_bytes)
+        self.seen_file = path.open("ab", buffering=0)
         return np.fromfile(path, np.uint64)
 
     def add(self, batch: BatchResult[SplitRows], chosen: np.ndarray) -> None:
@@ -258,7 +261,6 @@ class ShardWriter:
         self.row_bytes = length * dtype.itemsize
         self.max_rows = max(1, shard_mb * 2**20 // self.row_bytes)
         self._cut_back()
-        self.file = self._open_partial()
 
     @property
     def path(self) -> Path:
@@ -268,8 +270,8 @@ class ShardWriter:
     def partial(self) -> Path:
         return self.path.with_suffix(".bin.partial")
 
-    def _open_partial(self) -> BinaryIO:
-        return self.partial.open("ab", buffering=0)
+    def open(self) -> None:
+        self.file: BinaryIO = self.partial.open("ab", buffering=0)
 
     def _cut_back(self) -> None:
         """Bring the files to the state that was last saved; what was written after it is made again."""
@@ -293,7 +295,7 @@ class ShardWriter:
         while len(rows):
             if self.written.num_rows == self.max_rows:
                 self._end_file()
-                self.file = self._open_partial()
+                self.open()
             room = self.max_rows - self.written.num_rows
             write_numbers(self.file, rows[:room].astype(self.dtype, copy=False))
             self.written.num_rows += len(rows[:room])
