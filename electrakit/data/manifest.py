@@ -176,6 +176,49 @@ class Plan:
     sources: list[SourceFile]
     read_once: list[str]  # the names of the sources that cannot be read again: standard input and pipes
 
+    def refuse_changed(self, inputs: list[CorpusInput], out: Path) -> None:
+        """A source that changed while it was read gave rows that belong to no version of it."""
+        for before, now in zip(self.sources, _fingerprint_sources(inputs, self.sources), strict=True):
+            if before.identity != now.identity:
+                raise UserError(
+                    f"{before.name} changed while it was read; remove {out} and start again when the sources stay as they are"
+                )
+
+    def refuse_other(self, before: dict[str, Any], now: dict[str, Any], out: Path) -> None:
+        """Raise an error that names the differences, if there are any: such a folder is neither resumed nor finished."""
+        names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        if not names:
+            return
+        what = f"{out} was made with other settings"
+        if names == ["sources"]:
+            what = f"the sources have changed since {out} was made"
+        changes = ", ".join(
+            self._other_sources(out) if name == "sources" else f"{name} {before.get(name)} -> {now.get(name)}"
+            for name in names
+        )
+        raise UserError(f"{what}: {changes}; name another --out, or remove the folder")
+
+    def _other_sources(self, out: Path) -> str:
+        """How many sources changed, and how the first of them did."""
+        listed = _read_sources(out)
+        if not listed:
+            return "other sources"
+        before, now = {one.identity for one in listed}, {one.identity for one in self.sources}
+        old = {one.name: one for one in listed if one.identity not in now}
+        new = {one.name: one for one in self.sources if one.identity not in before}
+        if not old and not new:
+            return "order or number of sources"
+        name = min({*old, *new})
+        if name not in old:
+            what = "is new"
+        elif name not in new:
+            what = "is gone"
+        elif old[name].bytes != new[name].bytes:
+            what = f"{old[name].bytes} -> {new[name].bytes} bytes"
+        else:
+            what = "other content"
+        return f"{len({*old, *new})} of the sources ({name}: {what})"
+
 
 def make_plan(config: PrepareConfig, tokenizer: TokenizerFiles, inputs: list[CorpusInput]) -> Plan:
     """All that decides the shards' bytes; reads each source, unless `config.out` knows it and it has not been touched."""
@@ -188,52 +231,6 @@ def make_plan(config: PrepareConfig, tokenizer: TokenizerFiles, inputs: list[Cor
     }
     read_once = [one.name for one in inputs if one.name == "-" or (one.path and not Path(one.path).is_file())]
     return Plan({**settings, "tokenizer": tokenizer.fingerprint, "sources": summary}, sources, read_once)
-
-
-def refuse_changed(plan: Plan, inputs: list[CorpusInput], out: Path) -> None:
-    """A source that changed while it was read gave rows that belong to no version of it."""
-    for before, now in zip(plan.sources, _fingerprint_sources(inputs, plan.sources), strict=True):
-        if before.identity != now.identity:
-            raise UserError(
-                f"{before.name} changed while it was read; remove {out} and start again when the sources stay as they are"
-            )
-
-
-def refuse_other(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> None:
-    """Raise an error that names the differences, if there are any: such a folder is neither resumed nor finished."""
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    if not names:
-        return
-    what = f"{out} was made with other settings"
-    if names == ["sources"]:
-        what = f"the sources have changed since {out} was made"
-    changes = ", ".join(
-        _other_sources(out, plan) if name == "sources" else f"{name} {before.get(name)} -> {now.get(name)}"
-        for name in names
-    )
-    raise UserError(f"{what}: {changes}; name another --out, or remove the folder")
-
-
-def _other_sources(out: Path, plan: Plan) -> str:
-    """How many sources changed, and how the first of them did."""
-    listed = _read_sources(out)
-    if not listed:
-        return "other sources"
-    before, now = {one.identity for one in listed}, {one.identity for one in plan.sources}
-    old = {one.name: one for one in listed if one.identity not in now}
-    new = {one.name: one for one in plan.sources if one.identity not in before}
-    if not old and not new:
-        return "order or number of sources"
-    name = min({*old, *new})
-    if name not in old:
-        what = "is new"
-    elif name not in new:
-        what = "is gone"
-    elif old[name].bytes != new[name].bytes:
-        what = f"{old[name].bytes} -> {new[name].bytes} bytes"
-    else:
-        what = "other content"
-    return f"{len({*old, *new})} of the sources ({name}: {what})"
 
 
 # --- what is in the sources ------------------------------------------------------------------------------------------

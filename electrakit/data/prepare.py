@@ -18,15 +18,7 @@ from electrakit.config.corpus import SHARDS_MANIFEST, Engine, PrepareConfig, Row
 from electrakit.data.corpus import Selection, map_corpus, print_notes, require_documents
 from electrakit.data.encode import Encoder
 from electrakit.data.encode_fast import slow_path_notice
-from electrakit.data.manifest import (
-    PREPARE_AGAIN,
-    Plan,
-    check_files,
-    make_plan,
-    read_manifest,
-    refuse_changed,
-    refuse_other,
-)
+from electrakit.data.manifest import PREPARE_AGAIN, Plan, check_files, make_plan, read_manifest
 from electrakit.data.read.formats import Document
 from electrakit.data.read.notes import Notes
 from electrakit.data.read.sources import CorpusInput, find_inputs
@@ -73,13 +65,13 @@ def _prepare(config: PrepareConfig) -> Path:
     notes = Notes()
     sources = [one for one in find_inputs(config, notes) if not is_ours(one.path, config.out)]
     plan = make_plan(config, tokenizer, sources)
-    if _is_finished(config.out, plan) and not has_progress(config.out):
-        return _report_finished(config.out, tokenizer)
+    if not has_progress(config.out) and _report_if_finished(config.out, plan, tokenizer):
+        return config.out
     with explain_write_errors(config.out), write_lock(config.out):
         # By a process that held the lock until now, or that was killed at the very end.
-        if _is_finished(config.out, plan):
+        if _report_if_finished(config.out, plan, tokenizer):
             remove_progress(config.out)
-            return _report_finished(config.out, tokenizer)
+            return config.out
         try:
             notes = _fill(config, tokenizer, plan, sources, notes)
         except _TokieDiffers as difference:
@@ -111,7 +103,7 @@ def _fill(
             done.after = (len(sources), 0)
             folder.save()
         require_documents(done.num_rows, done.notes, config)
-        refuse_changed(plan, sources, config.out)
+        plan.refuse_changed(sources, config.out)
         folder.finish()
     return done.notes
 
@@ -184,23 +176,19 @@ def _encoder(folder: str, fast: bool) -> tuple[Encoder, dict[str, int]]:
 # --- what is there already -------------------------------------------------------------------------------------------
 
 
-def _is_finished(out: Path, plan: Plan) -> bool:
+def _report_if_finished(out: Path, plan: Plan, tokenizer: TokenizerFiles) -> bool:
+    """Whether the folder holds these shards. If so, checks every byte and says so; damage and other shards are errors."""
     if not (out / SHARDS_MANIFEST).exists():
         return False
-    refuse_other(read_manifest(out).plan, plan.entry, plan, out)
+    manifest = read_manifest(out)
+    plan.refuse_other(manifest.plan, plan.entry, out)
     if plan.read_once:
         raise UserError(
             f"{out} is finished, but it is not known whether {plan.read_once[0]} (standard input, or a pipe) "
             "is the same text as then; name another --out"
         )
-    return True
-
-
-def _report_finished(out: Path, tokenizer: TokenizerFiles) -> Path:
-    """Report a finished folder after checking every byte of it; damage is an error."""
-    manifest = read_manifest(out)
     num_rows = check_files(out, manifest)
     if not has_tokenizer(out, tokenizer):
         raise UserError(f"{out / 'tokenizer'} is not the tokenizer that made these shards: {PREPARE_AGAIN}")
     console.print(f"{out} is finished already: {num_rows:,} rows. Nothing to do.", markup=False, soft_wrap=True)
-    return out
+    return True

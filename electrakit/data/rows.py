@@ -26,7 +26,7 @@ Segments = tuple[list[Range], list[Range]]  # the token ranges of segments A and
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentCounts:
-    """What some documents and their rows come to."""
+    """The counts of some documents and their rows."""
 
     documents: int = 0
     rows: int = 0

@@ -25,7 +25,7 @@ from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.config.corpus import SHARDS_MANIFEST, PrepareConfig
 from electrakit.data.corpus import BatchResult
-from electrakit.data.manifest import DTYPES, SOURCES, Manifest, ManifestSplit, Plan, ShardFile, refuse_other
+from electrakit.data.manifest import DTYPES, SOURCES, Manifest, ManifestSplit, Plan, ShardFile
 from electrakit.data.read.notes import Notes
 from electrakit.data.rows import COUNTS, DocumentCounts, Rows
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
@@ -137,7 +137,7 @@ class ShardFolder:
             self._check_is_ours()
         if saved is None or not saved.num_rows:
             return None
-        refuse_other(self._read("plan.json", dict) or {}, self._plan_json(), self.plan, self.path)
+        self.plan.refuse_other(self._read("plan.json", dict) or {}, self._plan_json(), self.path)
         if self.plan.read_once:
             raise UserError(
                 f"{self.path} is unfinished, and what came from {self.plan.read_once[0]} (standard input, or a pipe) "
@@ -249,13 +249,7 @@ class ShardWriter:
     """Appends rows to one split's files: NAME.bin.partial while it grows, NAME.bin when it is full."""
 
     def __init__(
-        self,
-        folder: Path,
-        split: str,
-        length: int,
-        dtype: np.dtype[Any],
-        shard_mb: int,
-        written: WrittenFiles,
+        self, folder: Path, split: str, length: int, dtype: np.dtype[Any], shard_mb: int, written: WrittenFiles
     ) -> None:
         self.folder, self.split, self.dtype, self.written = folder, split, dtype, written
         self.row_bytes = length * dtype.itemsize

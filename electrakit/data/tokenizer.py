@@ -59,7 +59,7 @@ def _train(config: TokenizerConfig) -> Path:
             counts, num_documents = _spool(config, spool)
             alphabet = _alphabet(counts, config.max_alphabet)
             if not alphabet:
-                raise UserError(f"no usable text in {', '.join(config.inputs)}: nothing in it can be seen")
+                raise UserError(f"no usable text in {', '.join(config.inputs)}: it has no visible character")
             first = _first_entries(alphabet, config)
             console.print(f"Learning {config.vocab_size:,} pieces from {num_documents:,} documents ...")
             vocabulary = _learn(_texts(spool, alphabet), first, config)
