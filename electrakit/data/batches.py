@@ -4,6 +4,7 @@ import hashlib
 import json
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import accumulate
 from math import isqrt
 from pathlib import Path
@@ -55,18 +56,13 @@ class Batches:
         self.micro_batch = micro_batch or self.most_rows
         self.steps_per_epoch = self.num_rows / batch_size  # rarely an integer: batches straddle epochs
         self._must_verify = verify
-        self._rows_of_file: list[np.ndarray] | None = None  # opened at the first read
 
     def __call__(self, step: int) -> np.ndarray:
         """This rank's share of the global batch of that step: int64 (B, T)."""
-        if self._rows_of_file is None:
-            self.open()
-        rows_of_file, first_rows = self._rows_of_file, self.first_rows
-        assert rows_of_file is not None
         rows = []
         for row in self.row_numbers(step).tolist():
-            file = bisect_right(first_rows, row) - 1
-            rows.append(rows_of_file[file][row - first_rows[file]])
+            file = bisect_right(self.first_rows, row) - 1
+            rows.append(self._rows_of_file[file][row - self.first_rows[file]])
         return np.concatenate(rows).reshape(-1, self.length).astype(np.int64)
 
     def micro_batches(self, step: int) -> Iterator[np.ndarray]:
@@ -102,7 +98,7 @@ class Batches:
             epoch, first = divmod(sample, self.num_rows)
             end = min(self.num_rows, first + samples.stop - sample)
             index = np.arange(first, end)
-            rows.append(permute(index, self.num_rows, epoch_key(self.seed, epoch)) if self.shuffle else index)
+            rows.append(permute(index, self.num_rows, key=self.seed << 64 | epoch) if self.shuffle else index)
             sample += end - first
         return np.concatenate(rows)
 
@@ -114,21 +110,23 @@ class Batches:
         order = [ORDER, self.batch_size, self.seed if self.shuffle else None]
         return xxhash.xxh3_64_hexdigest(json.dumps([data, order], sort_keys=True).encode())
 
-    def open(self) -> None:
-        """Compare the hashes and map the files; the first read does it too."""
+    @cached_property
+    def _rows_of_file(self) -> list[np.ndarray]:
+        """The files, compared with their hashes and mapped at the first read."""
         if self._must_verify:
             for file in self.files:
                 check_hash(self.folder, file)
             self._must_verify = False
         dtype = DTYPES[self.manifest.dtype]
-        self._rows_of_file = [
+        return [
             # as a plain array: taking a row of a np.memmap costs ten times more
             np.memmap(self.folder / file.name, dtype, "r", shape=(file.rows, self.length)).view(np.ndarray)
             for file in self.files
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_rows_of_file": None}  # a memory map would pickle as the file's content
+        # Without the memory maps, which would pickle as the files' content.
+        return {name: value for name, value in vars(self).items() if name != "_rows_of_file"}
 
 
 def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:
@@ -166,10 +164,6 @@ def scatter(digit: np.ndarray, round_key: np.uint64) -> np.ndarray:
     mixed ^= mixed >> np.uint64(32)
     mixed *= np.uint64(0xD6E8FEB86659FD93)
     return mixed >> np.uint64(24)
-
-
-def epoch_key(seed: int, epoch: int) -> int:
-    return seed << 64 | epoch
 
 
 def check_sizes(batch_size: int, rank: int, world_size: int, micro_batch: int | None) -> None:

@@ -107,7 +107,7 @@ class Selection:
 
 
 class SeenHashes:
-    """A growing set of 64-bit hashes at 8 bytes each: sorted arrays that are merged when two are of a size."""
+    """A growing set of 64-bit hashes at 8 bytes each: sorted arrays, merged when two have about the same size."""
 
     def __init__(self, hashes: np.ndarray | None = None) -> None:
         self.levels = [np.sort(hashes) if hashes is not None else np.zeros(0, np.uint64)]

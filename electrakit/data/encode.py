@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ class Encoder:
     """Encodes lines; every id is the one that `tokenizers` gives."""
 
     def __init__(self, tokenizer_json: str, fast: bool = True) -> None:
-        self.warnings: list[str] = []  # what the audit found, each once; the caller reports them
+        self.warning = ""  # what the audit found; the caller reports it
         self._reference = Tokenizer.from_str(tokenizer_json)
         self._reference.no_padding()
         self._reference.no_truncation()
@@ -52,30 +52,23 @@ class Encoder:
         if self._tokie is None:
             return self._encode_slow(lines)
         is_fast = fast_lines(lines, self._special_texts)
-        fast = lines if is_fast.all() else [line for line, yes in zip(lines, is_fast, strict=True) if yes]
-        fast_ids, fast_counts = self._encode_fast(fast)
+        fast = list(compress(lines, is_fast))
+        fast_ids, fast_counts = self._tokie.encode_batch_flat(fast, add_special_tokens=False)
+        fast_counts = fast_counts.astype(np.int64)
         difference = self._audit(fast, fast_ids, fast_counts)
         if difference is not None:
             self._tokie = None
-            self.warnings.append(
-                f"tokie and tokenizers differ on {difference[:80]!r}: this text and all that follows is encoded by "
-                "tokenizers alone, which is slower; please report it"
-            )
+            self.warning = f"tokie and tokenizers differ on {difference[:80]!r}; please report it"
             return self._encode_slow(lines)
         if len(fast) == len(lines):
             return fast_ids, fast_counts
-        slow_ids, slow_counts = self._encode_slow([line for line, yes in zip(lines, is_fast, strict=True) if not yes])
+        slow_ids, slow_counts = self._encode_slow(list(compress(lines, ~is_fast)))
         counts = np.empty(len(lines), np.int64)
         counts[is_fast], counts[~is_fast] = fast_counts, slow_counts
         is_fast_id = np.repeat(is_fast, counts)
         ids = np.empty(len(is_fast_id), np.uint32)
         ids[is_fast_id], ids[~is_fast_id] = fast_ids, slow_ids
         return ids, counts
-
-    def _encode_fast(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        assert self._tokie is not None
-        ids, counts = self._tokie.encode_batch_flat(lines, add_special_tokens=False)
-        return ids, counts.astype(np.int64)
 
     def _encode_slow(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
         lines = without_surrogates(lines)
@@ -91,15 +84,14 @@ class Encoder:
 
     def _audit(self, lines: list[str], ids: np.ndarray, counts: np.ndarray) -> str | None:
         """Encode a fixed share of the fast lines by tokenizers too: the first line that differs, or None."""
-        numbers = np.arange(len(lines))
-        audited = np.flatnonzero((numbers < AUDIT_FIRST) | (numbers % AUDIT_EVERY == 0))
-        reference_ids, reference_counts = self._encode_by_reference([lines[i] for i in audited])
-        ends, reference_ends = counts.cumsum(), reference_counts.cumsum()
-        for i, reference_end, reference_count in zip(audited, reference_ends, reference_counts, strict=True):
-            if not np.array_equal(
-                ids[ends[i] - counts[i] : ends[i]], reference_ids[reference_end - reference_count : reference_end]
-            ):
-                return lines[i]
+        numbers = range(len(lines))
+        audited = sorted({*numbers[:AUDIT_FIRST], *numbers[::AUDIT_EVERY]})
+        reference_ids, reference_counts = self._encode_by_reference([lines[number] for number in audited])
+        expected = np.split(reference_ids, reference_counts.cumsum())  # and, last, what is behind the end: nothing
+        ends = counts.cumsum()
+        for number, ids_of_line in zip(audited, expected[:-1], strict=True):
+            if not np.array_equal(ids[ends[number] - counts[number] : ends[number]], ids_of_line):
+                return lines[number]
         return None
 
 

@@ -42,7 +42,7 @@ def can_agree(settings: dict[str, Any]) -> bool:
     """Whether tokie follows these settings of a tokenizer.json: the two of BERT (uncased, cased) and no other.
 
     tokie takes every BertNormalizer for one of these two: it ignores `clean_text=False`, `handle_chinese_chars=False`
-    and a `strip_accents` that is not that of the casing. It numbers a vocabulary with gaps anew. A special token that
+    and a `strip_accents` that is not that of the casing. It renumbers a vocabulary with gaps. A special token that
     is looked for in normalized text could not be found by looking at the line, as `fast_lines` does.
     """
     model, normalizer = settings["model"], settings["normalizer"] or {}

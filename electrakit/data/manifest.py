@@ -1,26 +1,22 @@
-"""The manifest of a shards folder: reads and checks manifest.json, and records all that decides the shards' bytes.
-
-A source file is known by its content: every byte is hashed once, before it is read. A file that still has the same size,
-times and inode is not hashed again; one that was touched, copied or moved is, and counts as the same if its hash is the same.
-"""
+"""The manifest of a shards folder: reads and checks manifest.json, and records all that decides the shards' bytes."""
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from electrakit.common.errors import UserError
-from electrakit.common.hashing import hash_file
+from electrakit.common.hashing import hash_file, hash_text
 from electrakit.common.progress import progress
 from electrakit.config.corpus import SHARDS_MANIFEST, PrepareConfig
 from electrakit.data.read import docstrings
 from electrakit.data.read.sources import CorpusInput
-from electrakit.data.rows import COUNTS, DocumentCounts
+from electrakit.data.rows import DocumentCounts
 from electrakit.data.tokenizer_files import TokenizerFiles
 
 FORMAT = 1  # of manifest.json
@@ -49,11 +45,6 @@ class ManifestSplit(DocumentCounts):
 
     files: list[ShardFile] = field(default_factory=list)
 
-    @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> Self:
-        files = [ShardFile(file["name"], file["rows"], file["xxh3_128"]) for file in stored.get("files", ())]
-        return cls(**_counts(stored), files=files)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -79,9 +70,6 @@ class Manifest:
     def tokenizer_fingerprint(self) -> str | None:
         return self.plan.get("tokenizer")
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def read_manifest(folder: Path) -> Manifest:
     """manifest.json of a shards folder, known to be complete and of our format."""
@@ -105,16 +93,15 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{path} has dtype {stored['dtype']!r}, known are {', '.join(DTYPES)}: {PREPARE_AGAIN}")
     try:
         known = {one.name: stored[one.name] for one in fields(Manifest) if one.name in stored}
-        known["splits"] = {name: ManifestSplit.from_json(entry) for name, entry in stored["splits"].items()}
+        known["splits"] = {
+            name: ManifestSplit.of(entry, files=[ShardFile(**file) for file in entry.get("files", ())])
+            for name, entry in stored["splits"].items()
+        }
         if "counts" in stored:
-            known["counts"] = DocumentCounts(**_counts(stored["counts"]))
+            known["counts"] = DocumentCounts.of(stored["counts"])
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error!r}): {PREPARE_AGAIN}") from None
     return Manifest(**known)
-
-
-def _counts(stored: dict[str, Any]) -> dict[str, int]:
-    return {name: stored[name] for name in COUNTS if name in stored}
 
 
 def files_of_split(folder: Path, manifest: Manifest, split: str) -> list[ShardFile]:
@@ -172,13 +159,13 @@ class SourceFile:
     stamp: list[int] | None  # size, two times, inode and device: while these are the same, so is the content
 
     @property
-    def identity(self) -> list[Any]:
+    def identity(self) -> tuple[Any, ...]:
         """What must be equal for equal shards. The content, and of the path only what can decide a file's kind: its last part,
         and whether it lies in a folder of books. What has no content to compare is known by its full name."""
         if self.xxh3_128 is None:
-            return [self.name, self.bytes, None]
+            return self.name, self.bytes, None
         is_among_books = "gutenberg" in str(Path(self.name).parent).lower()
-        return [Path(self.name).name, self.bytes, self.xxh3_128, is_among_books]
+        return Path(self.name).name, self.bytes, self.xxh3_128, is_among_books
 
 
 @dataclass(frozen=True)
@@ -189,98 +176,81 @@ class Plan:
     sources: list[SourceFile]
     read_once: list[str]  # the names of the sources that cannot be read again: standard input and pipes
 
-    @property
-    def sources_jsonl(self) -> bytes:
-        return "".join(json.dumps(asdict(one)) + "\n" for one in self.sources).encode()
+    def refuse_changed(self, inputs: list[CorpusInput], out: Path) -> None:
+        """A source that changed while it was read gave rows that belong to no version of it."""
+        for before, now in zip(self.sources, _fingerprint_sources(inputs, self.sources), strict=True):
+            if before.identity != now.identity:
+                raise UserError(
+                    f"{before.name} changed while it was read; remove {out} and start again when the sources stay as they are"
+                )
+
+    def refuse_other(self, before: dict[str, Any], now: dict[str, Any], out: Path) -> None:
+        """Raise an error that names the differences, if there are any: such a folder is neither resumed nor finished."""
+        names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        if not names:
+            return
+        what = f"{out} was made with other settings"
+        if names == ["sources"]:
+            what = f"the sources have changed since {out} was made"
+        changes = ", ".join(
+            self._other_sources(out) if name == "sources" else f"{name} {before.get(name)} -> {now.get(name)}"
+            for name in names
+        )
+        raise UserError(f"{what}: {changes}; name another --out, or remove the folder")
+
+    def _other_sources(self, out: Path) -> str:
+        """How many sources changed, and how the first of them did."""
+        listed = _read_sources(out)
+        if not listed:
+            return "other sources"
+        before, now = {one.identity for one in listed}, {one.identity for one in self.sources}
+        old = {one.name: one for one in listed if one.identity not in now}
+        new = {one.name: one for one in self.sources if one.identity not in before}
+        if not old and not new:
+            return "order or number of sources"
+        name = min({*old, *new})
+        if name not in old:
+            what = "is new"
+        elif name not in new:
+            what = "is gone"
+        elif old[name].bytes != new[name].bytes:
+            what = f"{old[name].bytes} -> {new[name].bytes} bytes"
+        else:
+            what = "other content"
+        return f"{len({*old, *new})} of the sources ({name}: {what})"
 
 
 def make_plan(config: PrepareConfig, tokenizer: TokenizerFiles, inputs: list[CorpusInput]) -> Plan:
     """All that decides the shards' bytes; reads each source, unless `config.out` knows it and it has not been touched."""
     settings = {name: value for name, value in config.identity().items() if name not in ("inputs", "tokenizer")}
-    sources = _fingerprint_sources(inputs, _known_hashes(config.out))
+    sources = _fingerprint_sources(inputs, _read_sources(config.out))
     summary = {
         "files": len(sources),
         "bytes": sum(one.bytes or 0 for one in sources),
-        "xxh3_128": xxhash.xxh3_128_hexdigest(json.dumps([one.identity for one in sources]).encode()),
+        "xxh3_128": hash_text(json.dumps([one.identity for one in sources])),
     }
-    entry = {**settings, "tokenizer": tokenizer.fingerprint, "sources": summary}
-    read_once = [one.name for one in inputs if _can_be_read_only_once(one)]
-    return Plan(json.loads(json.dumps(entry, allow_nan=False)), sources, read_once)  # as it will be read again
-
-
-def refuse_changed(plan: Plan, inputs: list[CorpusInput], out: Path) -> None:
-    """A source that changed while it was read gave rows that belong to no version of it."""
-    known = {tuple(one.stamp): one.xxh3_128 for one in plan.sources if one.stamp}
-    for before, now in zip(plan.sources, _fingerprint_sources(inputs, known), strict=True):
-        if before.identity != now.identity:
-            raise UserError(
-                f"{before.name} changed while it was read; remove {out} and start again when the sources stay as they are"
-            )
-
-
-def refuse_other(before: dict[str, Any], now: dict[str, Any], plan: Plan, out: Path) -> None:
-    """Raise an error that names the differences, if there are any: such a folder is neither resumed nor finished."""
-    if before == now:
-        return
-    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    changes = ", ".join(
-        _other_sources(out, plan) if name == "sources" else f"{name} {before.get(name)} -> {now.get(name)}"
-        for name in names
-    )
-    what = (
-        f"the sources have changed since {out} was made"
-        if names == ["sources"]
-        else f"{out} was made with other settings"
-    )
-    raise UserError(f"{what}: {changes}; name another --out, or remove the folder")
-
-
-def _other_sources(out: Path, plan: Plan) -> str:
-    """How many sources changed, and how the first of them did."""
-    try:
-        listed = _read_sources(out)
-    except (OSError, ValueError, TypeError, KeyError):
-        return "other sources"
-    sides = []
-    for ours, others in ((listed, plan.sources), (plan.sources, listed)):
-        there = {tuple(one.identity) for one in others}
-        sides.append({one.name: one for one in ours if tuple(one.identity) not in there})
-    old, new = sides
-    if not old and not new:
-        return "order or number of sources"
-    name = min({*old, *new})
-    if name not in old or name not in new:
-        what = "is new" if name in new else "is gone"
-    elif old[name].bytes != new[name].bytes:
-        what = f"{old[name].bytes} -> {new[name].bytes} bytes"
-    else:
-        what = "other content"
-    return f"{len({*old, *new})} of the sources ({name}: {what})"
+    read_once = [one.name for one in inputs if one.name == "-" or (one.path and not Path(one.path).is_file())]
+    return Plan({**settings, "tokenizer": tokenizer.fingerprint, "sources": summary}, sources, read_once)
 
 
 # --- what is in the sources ------------------------------------------------------------------------------------------
 
-KnownHashes = dict[tuple[int, ...], str | None]  # stamp -> hash of the content
-
-
-def _known_hashes(out: Path) -> KnownHashes:
-    """The hashes of an earlier start on this folder."""
-    try:
-        return {tuple(one.stamp): one.xxh3_128 for one in _read_sources(out) if one.stamp}
-    except (OSError, ValueError, TypeError, KeyError):
-        return {}
-
 
 def _read_sources(out: Path) -> list[SourceFile]:
-    lines = (out / SOURCES).read_text(encoding="utf-8").splitlines()
-    return [SourceFile(**json.loads(line)) for line in lines]
+    """Those of an earlier start on this folder; none if there was none, or the list is damaged."""
+    try:
+        lines = (out / SOURCES).read_text(encoding="utf-8").splitlines()
+        return [SourceFile(**json.loads(line)) for line in lines]
+    except (OSError, ValueError, TypeError):
+        return []
 
 
-def _fingerprint_sources(inputs: list[CorpusInput], known: KnownHashes) -> list[SourceFile]:
+def _fingerprint_sources(inputs: list[CorpusInput], earlier: list[SourceFile]) -> list[SourceFile]:
+    """Every source with the hash of its content, which is read unless one of `earlier` has the same stamp."""
+    known = {tuple(one.stamp): one.xxh3_128 for one in earlier if one.stamp}
     stamps = [_stamp(one) for one in inputs]
-    to_read = [stamp is None or tuple(stamp) not in known for stamp in stamps]
-    total = sum(one.num_bytes or 0 for one, is_read in zip(inputs, to_read, strict=True) if is_read)
-    sources = []
+    hashes = [known.get(tuple(stamp)) if stamp else None for stamp in stamps]
+    total = sum(one.num_bytes or 0 for one, digest in zip(inputs, hashes, strict=True) if digest is None)
     num_done = 0
     with progress("checking sources", total, silent_below=MIN_BYTES_FOR_A_BAR) as update:
 
@@ -289,16 +259,20 @@ def _fingerprint_sources(inputs: list[CorpusInput], known: KnownHashes) -> list[
             num_done += num_bytes
             update(num_done)
 
-        for one, stamp, is_read in zip(inputs, stamps, to_read, strict=True):
-            digest = _hash(one, add) if is_read or stamp is None else known[tuple(stamp)]
-            name = one.name if one.path is None else str(Path(one.path).absolute())
-            sources.append(SourceFile(name, stamp[0] if stamp else one.num_bytes, digest, stamp))
-    return sources
+        return [
+            SourceFile(
+                one.name if one.path is None else str(Path(one.path).absolute()),
+                stamp[0] if stamp else one.num_bytes,
+                digest or _hash(one, add),
+                stamp,
+            )
+            for one, stamp, digest in zip(inputs, stamps, hashes, strict=True)
+        ]
 
 
 def _stamp(one: CorpusInput) -> list[int] | None:
     """What changes when a file is written, touched or replaced; ctime cannot be set back."""
-    if one.path is None or _can_be_read_only_once(one):
+    if one.path is None or not Path(one.path).is_file():
         return None
     try:
         status = Path(one.path).stat()
@@ -309,21 +283,18 @@ def _stamp(one: CorpusInput) -> list[int] | None:
 
 def _hash(one: CorpusInput, add: Callable[[int], None]) -> str | None:
     """Of every byte of a source that can be read more than once: a file, a builtin corpus, a dataset's folder."""
+    if one.path is not None:
+        return _hash_file(Path(one.path), add) if Path(one.path).is_file() else None
     names = ""
+    paths: list[Path] = []
     if one.name == "builtin:python":
         paths = docstrings.python_files()
-    elif one.path is None and one.name.startswith("hf:"):
+    elif one.name.startswith("hf:"):
         folder = Path(one.name.removeprefix("hf:").partition(":")[0])
         paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
         names = "".join(path.relative_to(folder).as_posix() + "\n" for path in paths)  # they decide the split
-    elif one.path is None or _can_be_read_only_once(one):
-        paths = []
-    else:
-        paths = [Path(one.path)]
-    found = [digest for digest in (_hash_file(path, add) for path in paths) if digest]
-    if len(found) == 1 and not names:
-        return found[0]
-    return xxhash.xxh3_128_hexdigest((names + "".join(found)).encode()) if found else None
+    found = [digest for path in paths if (digest := _hash_file(path, add))]
+    return hash_text(names + "".join(found)) if found else None
 
 
 def _hash_file(path: Path, add: Callable[[int], None]) -> str | None:
@@ -337,7 +308,3 @@ def _hash_file(path: Path, add: Callable[[int], None]) -> str | None:
     except OSError:
         return None
     return digest.hexdigest()
-
-
-def _can_be_read_only_once(one: CorpusInput) -> bool:
-    return one.name == "-" or (one.path is not None and not Path(one.path).is_file())

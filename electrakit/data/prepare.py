@@ -7,7 +7,6 @@ import contextlib
 import copy
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +18,7 @@ from electrakit.config.corpus import SHARDS_MANIFEST, Engine, PrepareConfig, Row
 from electrakit.data.corpus import Selection, map_corpus, print_notes, require_documents
 from electrakit.data.encode import Encoder
 from electrakit.data.encode_fast import slow_path_notice
-from electrakit.data.manifest import (
-    PREPARE_AGAIN,
-    Plan,
-    check_files,
-    make_plan,
-    read_manifest,
-    refuse_changed,
-    refuse_other,
-)
+from electrakit.data.manifest import PREPARE_AGAIN, Plan, check_files, make_plan, read_manifest
 from electrakit.data.read.formats import Document
 from electrakit.data.read.notes import Notes
 from electrakit.data.read.sources import CorpusInput, find_inputs
@@ -74,26 +65,25 @@ def _prepare(config: PrepareConfig) -> Path:
     notes = Notes()
     sources = [one for one in find_inputs(config, notes) if not is_ours(one.path, config.out)]
     plan = make_plan(config, tokenizer, sources)
-    if _is_finished(config.out, plan) and not has_progress(config.out):
-        return _report_finished(config.out, tokenizer)
+    if not has_progress(config.out) and _report_if_finished(config.out, plan, tokenizer):
+        return config.out
     with explain_write_errors(config.out), write_lock(config.out):
-        if _is_finished(
-            config.out, plan
-        ):  # by a process that held the lock until now, or that was killed at the very end
+        # By a process that held the lock until now, or that was killed at the very end.
+        if _report_if_finished(config.out, plan, tokenizer):
             remove_progress(config.out)
-            return _report_finished(config.out, tokenizer)
+            return config.out
         try:
-            folder = _fill(config, tokenizer, plan, sources, notes)
+            notes = _fill(config, tokenizer, plan, sources, notes)
         except _TokieDiffers as difference:
             if plan.read_once:
                 raise UserError(
-                    f"{difference}. All must be made anew, but {plan.read_once[0]} can be read only once: write that "
+                    f"{difference}. The work must start again, but {plan.read_once[0]} can be read only once: write that "
                     "text to a file and prepare that, or uninstall tokie; remove the folder or name another --out"
                 ) from None
-            warning = f"{difference}. All is made anew, without tokie."
+            warning = f"{difference}. Starting again from the beginning without tokie, which is slower."
             console.print(warning, style="yellow", markup=False, soft_wrap=True)
-            folder = _fill(config, tokenizer, plan, sources, notes, fast=False)
-    print_notes(folder.notes, config.out / SKIPPED)
+            notes = _fill(config, tokenizer, plan, sources, notes, fast=False)
+    print_notes(notes, config.out / SKIPPED)
     return config.out
 
 
@@ -104,35 +94,41 @@ def _fill(
     sources: list[CorpusInput],
     notes: Notes,
     fast: bool = True,
-) -> ShardFolder:
+) -> Notes:
     """All of the corpus into the folder; `fast=False` starts from the beginning, whatever is there."""
-    with contextlib.ExitStack() as closing:
-        folder = closing.enter_context(
-            contextlib.closing(ShardFolder(config, tokenizer, plan, copy.deepcopy(notes), fast))
-        )
-        selection = Selection(config, folder.num_documents, folder.seen)
-        task = PackingTask(str(config.out / "tokenizer"), config, folder.dtype, folder.fast)
-        remarks = [tokenizer.remark, slow_path_notice(tokenizer.json) if folder.fast else ""]
-        if folder.next_position[0] < len(sources):
-            batches = map_corpus(config, sources, functools.partial(build, task), "preparing", folder.next_position)
-            for batch in closing.enter_context(contextlib.closing(batches)):
-                if batch.value.warnings:
-                    raise _TokieDiffers(batch.value.warnings[0])
-                folder.add(batch, selection.choose(batch))
-                while remarks and folder.num_rows:  # not before: an error is one line
-                    if remark := remarks.pop(0):
-                        console.print(remark, markup=False, soft_wrap=True)
-                if selection.is_full:
-                    break
-                if batch.is_last:  # here, so that a stage without a result does not end with "done"
-                    require_documents(folder.num_rows, folder.notes, config)
-                folder.save_if_due()
-            folder.next_position = (len(sources), 0)
+    with contextlib.closing(ShardFolder(config, tokenizer, plan, copy.deepcopy(notes), fast)) as folder:
+        done = folder.progress
+        if done.after[0] < len(sources):
+            _add_documents(config, tokenizer, sources, folder)
+            done.after = (len(sources), 0)
             folder.save()
-        require_documents(folder.num_rows, folder.notes, config)
-        refuse_changed(plan, sources, config.out)
+        require_documents(done.num_rows, done.notes, config)
+        plan.refuse_changed(sources, config.out)
         folder.finish()
-    return folder
+    return done.notes
+
+
+def _add_documents(
+    config: PrepareConfig, tokenizer: TokenizerFiles, sources: list[CorpusInput], folder: ShardFolder
+) -> None:
+    """Read, encode and pack what is not yet in the folder, and append it."""
+    done = folder.progress
+    selection = Selection(config, done.num_documents, folder.seen)
+    work = functools.partial(build, str(config.out / "tokenizer"), config, folder.dtype, done.fast)
+    remarks = [tokenizer.remark, slow_path_notice(tokenizer.json) if done.fast else ""]
+    with contextlib.closing(map_corpus(config, sources, work, "preparing", done.after)) as batches:
+        for batch in batches:
+            if batch.value.warning:
+                raise _TokieDiffers(batch.value.warning)
+            folder.add(batch, selection.choose(batch))
+            while remarks and done.num_rows:  # not before: an error is one line
+                if remark := remarks.pop(0):
+                    console.print(remark, markup=False, soft_wrap=True)
+            if selection.is_full:
+                break
+            if batch.is_last:  # here, so that a stage without a result does not end with "done"
+                require_documents(done.num_rows, done.notes, config)
+            folder.save_if_due()
 
 
 class _TokieDiffers(Exception):
@@ -142,33 +138,24 @@ class _TokieDiffers(Exception):
 # --- text to rows, in the workers ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PackingTask:
-    """What a worker needs to know."""
-
-    tokenizer: str
-    config: PrepareConfig
-    dtype: str
-    fast: bool = True
-
-
-def build(task: PackingTask, documents: list[Document], identities: np.ndarray) -> SplitRows:
+def build(
+    tokenizer: str, config: PrepareConfig, dtype: str, fast: bool, documents: list[Document], identities: np.ndarray
+) -> SplitRows:
     """Documents in, rows out: what the workers do."""
-    encoder, special_ids = _encoder(task.tokenizer, task.fast)
+    encoder, special_ids = _encoder(tokenizer, fast)
     ids, line_lengths = encoder.encode([line for document in documents for line in document.lines])
     rows = pack(
         ids,
         line_lengths,
         np.array([len(document.lines) for document in documents], np.int64),
         identities,
-        style=task.config.rows,
-        length=task.config.length,
+        style=config.rows,
+        length=config.length,
         special_ids=special_ids,
-        seed=task.config.seed,
-        dtype=task.dtype,
+        seed=config.seed,
+        dtype=dtype,
     )
-    warnings, encoder.warnings = encoder.warnings, []
-    return SplitRows(rows, choose_splits(identities, task.config.valid, task.config.test), warnings)
+    return SplitRows(rows, choose_splits(identities, config.valid, config.test), encoder.warning)
 
 
 def choose_splits(identities: np.ndarray, valid: float, test: float) -> np.ndarray:
@@ -189,23 +176,19 @@ def _encoder(folder: str, fast: bool) -> tuple[Encoder, dict[str, int]]:
 # --- what is there already -------------------------------------------------------------------------------------------
 
 
-def _is_finished(out: Path, plan: Plan) -> bool:
+def _report_if_finished(out: Path, plan: Plan, tokenizer: TokenizerFiles) -> bool:
+    """Whether the folder holds these shards. If so, checks every byte and says so; damage and other shards are errors."""
     if not (out / SHARDS_MANIFEST).exists():
         return False
-    refuse_other(read_manifest(out).plan, plan.entry, plan, out)
+    manifest = read_manifest(out)
+    plan.refuse_other(manifest.plan, plan.entry, out)
     if plan.read_once:
         raise UserError(
             f"{out} is finished, but it is not known whether {plan.read_once[0]} (standard input, or a pipe) "
             "is the same text as then; name another --out"
         )
-    return True
-
-
-def _report_finished(out: Path, tokenizer: TokenizerFiles) -> Path:
-    """Report a finished folder after checking every byte of it; damage is an error."""
-    manifest = read_manifest(out)
     num_rows = check_files(out, manifest)
     if not has_tokenizer(out, tokenizer):
         raise UserError(f"{out / 'tokenizer'} is not the tokenizer that made these shards: {PREPARE_AGAIN}")
     console.print(f"{out} is finished already: {num_rows:,} rows. Nothing to do.", markup=False, soft_wrap=True)
-    return out
+    return True

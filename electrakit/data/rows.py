@@ -5,10 +5,10 @@ wherever and whenever it is packed.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import chain, count, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -26,7 +26,7 @@ Segments = tuple[list[Range], list[Range]]  # the token ranges of segments A and
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentCounts:
-    """What some documents and their rows come to."""
+    """The counts of some documents and their rows."""
 
     documents: int = 0
     rows: int = 0
@@ -34,9 +34,12 @@ class DocumentCounts:
     tokens_lost: int = 0  # of text, in no row
     padding: int = 0  # positions filled with [PAD]
     rows_mostly_padding: int = 0  # more than half of the row
-    short_documents: int | None = (
-        None  # fewer than SHORT_DOCUMENT tokens; None: the shards were made before it was counted
-    )
+    short_documents: int | None = None  # of fewer than SHORT_DOCUMENT tokens; older shards do not have it
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, Any], **more: Any) -> Self:
+        """Those of `numbers` that are counts, and `more` fields."""
+        return cls(**{name: numbers[name] for name in COUNTS if name in numbers}, **more)
 
 
 COUNTS = tuple(field.name for field in fields(DocumentCounts))
@@ -74,20 +77,18 @@ def pack(
     cut_into_rows = _ROW_STYLES[style]
     line_ends = np.cumsum(line_lengths).tolist()
     tokens_per_document = _sums(line_lengths, lines_per_document)
-    random_draws = _RandomDraws(seed, identities, length, tokens_per_document)
+    all_draws = _draws_of_all(seed, identities, length, tokens_per_document)
     rows: list[Segments] = []
-    num_rows = np.zeros(len(lines_per_document), np.int64)
+    rows_before = [0]  # each document, and the end
     first_line, start = 0, 0
     sizes = zip(lines_per_document.tolist(), tokens_per_document.tolist(), strict=True)
-    for document, (num_lines, num_tokens) in enumerate(sizes):
+    for (num_lines, num_tokens), draw in zip(sizes, all_draws, strict=True):
         if num_tokens:
-            num_before = len(rows)
-            rows.extend(
-                cut_into_rows(start, line_ends[first_line : first_line + num_lines], length, random_draws.of(document))
-            )
-            num_rows[document] = len(rows) - num_before
+            rows += cut_into_rows(start, line_ends[first_line : first_line + num_lines], length, draw)
+        rows_before.append(len(rows))
         first_line += num_lines
         start += num_tokens
+    num_rows = np.diff(rows_before)
     matrix, tokens_per_row, padding_per_row = _fill(ids, rows, length, special_ids, dtype)
     num_packed = _sums(tokens_per_row, num_rows)
     counts = {
@@ -192,21 +193,16 @@ def draws(seed: int, identity: int, length: int, first_row: int = 0) -> Iterator
         yield from _draw(seed, np.full(64, identity, np.uint64), np.arange(start, start + 64), length)
 
 
-class _RandomDraws:
-    """`draws` of many documents. Most are drawn at once: numpy's cost is per call, and documents are often short."""
-
-    def __init__(self, seed: int, identities: np.ndarray, length: int, tokens_per_document: np.ndarray) -> None:
-        self.seed, self.identities, self.length = seed, identities, length
-        num_drawn = tokens_per_document // (length - 3) * 17 // 16 + 2  # nearly always enough
-        ends = np.cumsum(num_drawn)
-        first = ends - num_drawn
-        rows = np.arange(num_drawn.sum()) - np.repeat(first, num_drawn)
-        self.drawn = _draw(seed, np.repeat(identities, num_drawn), rows, length)
-        self.first, self.ends = first.tolist(), ends.tolist()
-
-    def of(self, document: int) -> Iterator[Draw]:
-        first, end = self.first[document], self.ends[document]
-        return chain(self.drawn[first:end], draws(self.seed, int(self.identities[document]), self.length, end - first))
+def _draws_of_all(
+    seed: int, identities: np.ndarray, length: int, tokens_per_document: np.ndarray
+) -> Iterator[Iterator[Draw]]:
+    """`draws` of each document. Most are drawn at once: numpy's cost is per call, and documents are often short."""
+    num_drawn = tokens_per_document // (length - 3) * 17 // 16 + 2  # nearly always enough
+    ends = np.cumsum(num_drawn)
+    rows = np.arange(num_drawn.sum()) - np.repeat(ends - num_drawn, num_drawn)
+    drawn = _draw(seed, np.repeat(identities, num_drawn), rows, length)
+    for identity, num, end in zip(identities.tolist(), num_drawn.tolist(), ends.tolist(), strict=True):
+        yield chain(drawn[end - num : end], draws(seed, identity, length, first_row=num))
 
 
 def _draw(seed: int, identities: np.ndarray, rows: np.ndarray, length: int) -> list[Draw]:
@@ -239,10 +235,8 @@ def _fill(
     matrix = np.full((len(rows_of_ranges), length), special_ids["pad"], dtype)
     if not rows_of_ranges:
         return matrix, np.zeros(0, np.int64), np.zeros(0, np.int64)
-    num_first = np.fromiter((len(first) for first, _ in rows_of_ranges), np.int64, len(rows_of_ranges))
-    num_ranges = np.fromiter(
-        (len(first) + len(second) for first, second in rows_of_ranges), np.int64, len(rows_of_ranges)
-    )
+    num_first, num_second = np.array([(len(first), len(second)) for first, second in rows_of_ranges]).T
+    num_ranges = num_first + num_second
     flat = chain.from_iterable(chain.from_iterable(chain.from_iterable(rows_of_ranges)))
     starts, ends = np.fromiter(flat, np.int64, 2 * int(num_ranges.sum())).reshape(-1, 2).T
     sizes = ends - starts

@@ -10,10 +10,10 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.config.corpus import SHARDS_MANIFEST, PrepareConfig
 from electrakit.data.corpus import BatchResult
-from electrakit.data.manifest import SOURCES, Manifest, ManifestSplit, Plan, ShardFile, refuse_other
+from electrakit.data.manifest import DTYPES, SOURCES, Manifest, ManifestSplit, Plan, ShardFile
 from electrakit.data.read.notes import CorpusNote, Notes
 from electrakit.data.rows import COUNTS, DocumentCounts, Rows
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
@@ -42,6 +42,8 @@ OUR_FILES = re.compile(
 )
 MAX_SAVING_SHARE = 0.005  # of the time: on most disks, a kill then costs a second or two of work
 
+Content = TypeVar("Content")
+
 
 @dataclass
 class SplitRows:
@@ -49,7 +51,7 @@ class SplitRows:
 
     rows: Rows
     splits: np.ndarray  # of each document: an index of SPLITS
-    warnings: list[str]  # differences between tokie and tokenizers
+    warning: str  # "" if tokie and tokenizers agree
 
 
 @dataclass
@@ -59,10 +61,47 @@ class WrittenFiles:
     finished: list[ShardFile] = field(default_factory=list)
     num_rows: int = 0  # how much of the file that grows counts
 
+
+@dataclass
+class Progress:
+    """progress.json: how much of the corpus is in the shards, and how much of the shards counts."""
+
+    notes: Notes
+    fast: bool  # with tokie; a run without it continues without it
+    after: tuple[int, int] = (0, 0)  # where the next batch of the corpus starts
+    counts: dict[str, Counter[str]] = field(default_factory=lambda: {split: Counter() for split in SPLITS})
+    files: dict[str, WrittenFiles] = field(default_factory=lambda: {split: WrittenFiles() for split in SPLITS})
+    num_seen: int = 0  # documents that --dedupe has seen
+
+    @property
+    def num_documents(self) -> int:
+        return sum(counts["documents"] for counts in self.counts.values())
+
+    @property
+    def num_rows(self) -> int:
+        return sum(counts["rows"] for counts in self.counts.values())
+
+    def as_json(self) -> dict[str, Any]:
+        files = {split: asdict(written) for split, written in self.files.items()}
+        return {**vars(self), "files": files, "notes": [asdict(note) for note in self.notes]}
+
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> "WrittenFiles":
-        finished = [ShardFile(str(one["name"]), int(one["rows"]), one["xxh3_128"]) for one in saved["finished"]]
-        return cls(finished, int(saved["num_rows"]))
+    def from_json(cls, saved: dict[str, Any]) -> "Progress":
+        first, second = map(int, saved["after"])
+        counts, files = saved["counts"], saved["files"]
+        return cls(
+            notes=Notes(CorpusNote(**entry) for entry in saved["notes"]),
+            fast=bool(saved["fast"]),
+            after=(first, second),
+            counts={split: Counter({name: int(number) for name, number in counts[split].items()}) for split in SPLITS},
+            files={
+                split: WrittenFiles(
+                    [ShardFile(**one) for one in files[split]["finished"]], int(files[split]["num_rows"])
+                )
+                for split in SPLITS
+            },
+            num_seen=int(saved["num_seen"]),
+        )
 
 
 class ShardFolder:
@@ -77,123 +116,87 @@ class ShardFolder:
         self.config, self.tokenizer, self.plan = config, tokenizer, plan
         self.path = config.out
         self.progress_folder = config.out / PROGRESS_FOLDER
-        self.fast = fast
         self.vocab_size = len(tokenizer.vocabulary)
         self.dtype = "uint16" if self.vocab_size <= 65_535 else "uint32"
-        self.next_position = (0, 0)  # where the next batch of the corpus starts
-        self.notes = notes
-        self.counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
-        self.num_seen = 0
         self.next_save = time.monotonic()
-        files = (self._resume() if fast else None) or self._start()
-        atomic_write(self.path / SOURCES, plan.sources_jsonl, self.progress_folder)
+        self.progress = (self._saved_progress() if fast else None) or self._start(Progress(notes, fast))
+        sources = "".join(json.dumps(asdict(one)) + "\n" for one in plan.sources)
+        atomic_write(self.path / SOURCES, sources.encode(), self.progress_folder)
         self.writers = {
-            split: ShardWriter(self.path, split, config.length, np.dtype(self.dtype), config.shard_mb, files[split])
-            for split in SPLITS
+            split: ShardWriter(self.path, split, config.length, DTYPES[self.dtype], config.shard_mb, written)
+            for split, written in self.progress.files.items()
         }
         self.seen = self._load_seen() if config.dedupe else None
+        for writer in self.writers.values():  # when all have been checked
+            writer.open()
 
-    @property
-    def num_documents(self) -> int:
-        return sum(counts["documents"] for counts in self.counts.values())
-
-    @property
-    def num_rows(self) -> int:
-        return sum(counts["rows"] for counts in self.counts.values())
-
-    def _resume(self) -> dict[str, WrittenFiles] | None:
-        """What an earlier call has written, if it has saved any rows."""
-        saved = self._read("progress.json")
+    def _saved_progress(self) -> Progress | None:
+        """That of an earlier call, if it has saved any rows."""
+        saved = self._read("progress.json", Progress.from_json)
         if saved is None:
             self._check_is_ours()
+        if saved is None or not saved.num_rows:
             return None
-        with self._damage_is_an_error("progress.json"):
-            counts = {split: Counter[str](saved["counts"][split]) for split in SPLITS}
-            first, second = map(int, saved["after"])
-            notes = Notes(CorpusNote(**entry) for entry in saved["notes"])
-            fast, num_seen = bool(saved["fast"]), int(saved["num_seen"])
-            files = {split: WrittenFiles.from_json(saved["files"][split]) for split in SPLITS}
-            if not sum(number["rows"] for number in counts.values()):
-                return None
-        before = self._read("plan.json")
-        refuse_other(before or {}, {**self.plan.entry, "electrakit": __version__}, self.plan, self.path)
+        self.plan.refuse_other(self._read("plan.json", dict) or {}, self._plan_json(), self.path)
         if self.plan.read_once:
             raise UserError(
                 f"{self.path} is unfinished, and what came from {self.plan.read_once[0]} (standard input, or a pipe) "
                 "cannot be read again; remove the folder and start again, or name another --out"
             )
-        self.next_position, self.notes, self.counts, self.num_seen, self.fast = (
-            (first, second),
-            notes,
-            counts,
-            num_seen,
-            fast,
-        )
-        console.print(f"Resuming after {self.num_rows:,} rows.")
-        return files
+        console.print(f"Resuming after {saved.num_rows:,} rows.")
+        return saved
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str, parse: Callable[[Any], Content]) -> Content | None:
         path = self.progress_folder / name
-        if not path.exists():
-            return None
-        with self._damage_is_an_error(name):
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(content, dict):
-                raise TypeError(f"a {type(content).__name__}")
-        return content
-
-    @contextlib.contextmanager
-    def _damage_is_an_error(self, name: str) -> Iterator[None]:
         try:
-            yield
+            return parse(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
-                f"{self.progress_folder / name} is damaged, or not ours ({error}); "
-                "remove the folder and start again, or name another --out"
+                f"{path} is damaged, or not ours ({error}); remove the folder and start again, or name another --out"
             ) from None
 
     def _check_is_ours(self) -> None:
         """Never overwrite what another program, or another run, has made."""
         lists = (SOURCES, SKIPPED)
         foreign = [one.name for one in self.path.iterdir() if SHARD.fullmatch(one.name) or one.name in lists]
-        tokenizer = self.path / "tokenizer"
-        if tokenizer.exists() and not has_tokenizer(self.path, self.tokenizer):
-            foreign.append(tokenizer.name)
+        if (self.path / "tokenizer").exists() and not has_tokenizer(self.path, self.tokenizer):
+            foreign.append("tokenizer")
         if foreign:
-            raise UserError(f"{self.path} holds {sorted(foreign)[0]} of something else; name another --out")
+            raise UserError(f"{self.path} holds {min(foreign)} of something else; name another --out")
 
-    def _start(self) -> dict[str, WrittenFiles]:
-        files = {split: WrittenFiles() for split in SPLITS}
-        self.next_position, self.num_seen = (0, 0), 0
+    def _start(self, progress: Progress) -> Progress:
         self.progress_folder.mkdir(exist_ok=True)
-        self._write_json(self.progress_folder / "plan.json", {**self.plan.entry, "electrakit": __version__})
-        self._write_progress(files)  # from now on, what is in the folder is ours
+        self._write_json(self.progress_folder / "plan.json", self._plan_json())
+        self._write_json(self.progress_folder / "progress.json", progress.as_json())  # from now on, the folder is ours
         if not has_tokenizer(self.path, self.tokenizer):
             self.tokenizer.for_length(self.config.length).save(self.path / "tokenizer")
-        return files
+        return progress
+
+    def _plan_json(self) -> dict[str, Any]:
+        return {**self.plan.entry, "electrakit": __version__}
 
     def _load_seen(self) -> np.ndarray:
         """The hashes of the documents that --dedupe has seen so far."""
-        path = self.progress_folder / "seen.bin"
-        with path.open("ab") as file:
-            if file.tell() < 8 * self.num_seen:
-                raise UserError(f"{path} is shorter than it was left; remove the folder and start again")
-            file.truncate(8 * self.num_seen)
+        path, num_bytes = self.progress_folder / "seen.bin", 8 * self.progress.num_seen
+        path.touch()
+        if path.stat().st_size < num_bytes:
+            raise UserError(f"{path} is shorter than it was left; remove the folder and start again")
+        os.truncate(path, num_bytes)
         self.seen_file = path.open("ab", buffering=0)
         return np.fromfile(path, np.uint64)
 
     def add(self, batch: BatchResult[SplitRows], chosen: np.ndarray) -> None:
         """Append the rows of the chosen documents to their splits, and count them."""
-        rows, splits = batch.value.rows, batch.value.splits
+        rows, splits, progress = batch.value.rows, batch.value.splits, self.progress
         for number, split in enumerate(SPLITS):
             belongs = chosen & (splits == number)
             self.writers[split].append(rows.ids[np.repeat(belongs, rows.counts["rows"])])
-            self.counts[split].update({name: int(numbers[belongs].sum()) for name, numbers in rows.counts.items()})
+            progress.counts[split].update({name: int(numbers[belongs].sum()) for name, numbers in rows.counts.items()})
         if self.seen is not None:
             write_numbers(self.seen_file, batch.contents)
-            self.num_seen += len(batch.contents)
-        self.notes.merge(batch.notes)
-        self.next_position = batch.next_position
+            progress.num_seen += len(batch.contents)
+        progress.notes.merge(batch.notes)
+        progress.after = batch.next_position
 
     def save_if_due(self) -> None:
         if time.monotonic() >= self.next_save:
@@ -202,33 +205,20 @@ class ShardFolder:
     def save(self) -> None:
         """From now on, a start after a kill continues from here."""
         started = time.monotonic()
-        for writer in self.writers.values():
-            writer.sync()
-        if self.seen is not None:
-            os.fsync(self.seen_file.fileno())
-        self._write_progress({split: writer.written for split, writer in self.writers.items()})
+        for file in self._open_files():
+            os.fsync(file.fileno())
+        self._write_json(self.progress_folder / "progress.json", self.progress.as_json())
         ended = time.monotonic()
         self.next_save = ended + (ended - started) / MAX_SAVING_SHARE
-
-    def _write_progress(self, files: dict[str, WrittenFiles]) -> None:
-        progress = {
-            "after": self.next_position,
-            "fast": self.fast,  # a run without tokie continues without it
-            "counts": self.counts,
-            "files": {split: asdict(written) for split, written in files.items()},
-            "notes": [asdict(note) for note in self.notes],
-            "num_seen": self.num_seen,
-        }
-        self._write_json(self.progress_folder / "progress.json", progress)
 
     def _write_json(self, path: Path, content: dict[str, Any]) -> None:
         write_json(path, content, self.progress_folder, ascii_only=True)
 
     def finish(self) -> None:
         """Close the files and write the manifest, which makes them valid."""
+        counts, notes = self.progress.counts, self.progress.notes
         splits = {
-            split: ManifestSplit(**_all_counts(self.counts[split]), files=writer.finish())
-            for split, writer in self.writers.items()
+            split: ManifestSplit.of(counts[split], files=writer.finish()) for split, writer in self.writers.items()
         }
         manifest = Manifest(
             electrakit=__version__,
@@ -236,41 +226,35 @@ class ShardFolder:
             dtype=self.dtype,
             vocab_size=self.vocab_size,
             special_ids=self.tokenizer.special_ids,
-            counts=DocumentCounts(**_all_counts(sum(self.counts.values(), Counter()))),
+            counts=DocumentCounts.of({name: sum(one[name] for one in counts.values()) for name in COUNTS}),
             splits={name: split for name, split in splits.items() if split.rows},
-            skipped=self.notes.as_json(NUM_PLACES),
+            skipped=notes.as_json(NUM_PLACES),
             plan=self.plan.entry,
         )
-        if self.notes.total:
-            atomic_write(self.path / SKIPPED, _skipped_lines(self.notes), self.progress_folder)
-        self._write_json(self.path / SHARDS_MANIFEST, manifest.as_json())
+        if notes.total:
+            atomic_write(self.path / SKIPPED, _skipped_lines(notes), self.progress_folder)
+        self._write_json(self.path / SHARDS_MANIFEST, asdict(manifest))
         remove_progress(self.path)
+
+    def _open_files(self) -> list[BinaryIO]:
+        return [writer.file for writer in self.writers.values()] + ([] if self.seen is None else [self.seen_file])
 
     def close(self) -> None:
         """Close all files as they are."""
-        for writer in self.writers.values():
-            writer.close()
-        if self.seen is not None:
-            self.seen_file.close()
+        for file in self._open_files():
+            file.close()
 
 
 class ShardWriter:
     """Appends rows to one split's files: NAME.bin.partial while it grows, NAME.bin when it is full."""
 
     def __init__(
-        self,
-        folder: Path,
-        split: str,
-        length: int,
-        dtype: np.dtype[Any],
-        shard_mb: int,
-        written: WrittenFiles,
+        self, folder: Path, split: str, length: int, dtype: np.dtype[Any], shard_mb: int, written: WrittenFiles
     ) -> None:
-        self.folder, self.split, self.dtype, self.written = folder, split, dtype.newbyteorder("<"), written
+        self.folder, self.split, self.dtype, self.written = folder, split, dtype, written
         self.row_bytes = length * dtype.itemsize
         self.max_rows = max(1, shard_mb * 2**20 // self.row_bytes)
         self._cut_back()
-        self.file: BinaryIO | None = None
 
     @property
     def path(self) -> Path:
@@ -279,6 +263,9 @@ class ShardWriter:
     @property
     def partial(self) -> Path:
         return self.path.with_suffix(".bin.partial")
+
+    def open(self) -> None:
+        self.file: BinaryIO = self.partial.open("ab", buffering=0)
 
     def _cut_back(self) -> None:
         """Bring the files to the state that was last saved; what was written after it is made again."""
@@ -290,49 +277,38 @@ class ShardWriter:
                 path.replace(self.partial)
             elif path.name not in kept and path != self.partial:
                 path.unlink()
-        with self.partial.open("ab"):
-            kept[self.partial.name] = self.written.num_rows * self.row_bytes
+        self.partial.touch()
+        kept[self.partial.name] = self.written.num_rows * self.row_bytes
         for name, num_bytes in kept.items():
             path = self.folder / name
             if not path.exists() or path.stat().st_size < num_bytes:
                 raise UserError(f"{path} is shorter than it was left; remove the folder and start again")
-        os.truncate(self.partial, self.written.num_rows * self.row_bytes)
+        os.truncate(self.partial, kept[self.partial.name])
 
     def append(self, rows: np.ndarray) -> None:
         while len(rows):
-            room = self.max_rows - self.written.num_rows
-            if not room:
+            if self.written.num_rows == self.max_rows:
                 self._end_file()
-                continue
-            if self.file is None:
-                self.file = self.partial.open("ab", buffering=0)
+                self.open()
+            room = self.max_rows - self.written.num_rows
             write_numbers(self.file, rows[:room].astype(self.dtype, copy=False))
             self.written.num_rows += len(rows[:room])
             rows = rows[room:]
 
-    def sync(self) -> None:
-        if self.file is not None:
-            os.fsync(self.file.fileno())
-
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
-            self.file = None
-
     def _end_file(self) -> None:
-        """The growing file gets its name and its entry in the manifest; the next one starts with the next row."""
-        self.sync()
-        self.close()
-        if self.written.num_rows:
-            self.partial.replace(self.path)
-            self.written.finished.append(ShardFile(self.path.name, self.written.num_rows, hash_file(self.path)))
-            self.written.num_rows = 0
-        else:
-            self.partial.unlink(missing_ok=True)
+        """The growing file gets its name and its entry in the manifest."""
+        os.fsync(self.file.fileno())
+        self.file.close()
+        self.partial.replace(self.path)
+        self.written.finished.append(ShardFile(self.path.name, self.written.num_rows, hash_file(self.path)))
+        self.written.num_rows = 0
 
     def finish(self) -> list[ShardFile]:
-        """Close the last file; all of them, for the manifest."""
-        self._end_file()
+        """End the last file; all of them, for the manifest."""
+        if self.written.num_rows:
+            self._end_file()
+        else:
+            self.partial.unlink()
         return self.written.finished
 
 
@@ -341,11 +317,6 @@ def write_numbers(file: BinaryIO, numbers: np.ndarray) -> None:
     rest = np.ascontiguousarray(numbers).data.cast("B")
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def _all_counts(counts: Counter[str]) -> dict[str, int]:
-    """Also those that are 0: a sum of Counters drops them."""
-    return {name: counts[name] for name in COUNTS}
 
 
 def _skipped_lines(notes: Notes) -> bytes:

@@ -4,6 +4,7 @@ import functools
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
+from itertools import compress
 from pathlib import Path
 from typing import IO
 
@@ -52,19 +53,19 @@ def _train(config: TokenizerConfig) -> Path:
         raise UserError(f"{config.out} already holds a tokenizer; name another --out, or remove it")
     with explain_write_errors(config.out):
         config.out.mkdir(parents=True, exist_ok=True)
-    with explain_write_errors(config.out), tempfile.TemporaryFile(dir=config.out) as spool:
-        # Two passes: the characters must be known before training. The second reads normalised text from a compressed
-        # temporary file, so that slow sources are parsed once and standard input can be used.
-        counts, num_documents = _spool(config, spool)
-        alphabet = _alphabet(counts, config.max_alphabet)
-        if not alphabet:
-            raise UserError(f"no usable text in {', '.join(config.inputs)}: nothing in it can be seen")
-        first = _first_entries(alphabet, config)
-        console.print(f"Learning {config.vocab_size:,} pieces from {num_documents:,} documents ...")
-        vocabulary = _learn(_texts(spool, alphabet), first, config)
-    if len(vocabulary) < config.vocab_size:
-        console.print(f"[yellow]The corpus gave only {len(vocabulary):,} of {config.vocab_size:,} pieces: it is small.")
-    with explain_write_errors(config.out):
+        with tempfile.TemporaryFile(dir=config.out) as spool:
+            # Two passes: the characters must be known before training. The second reads normalised text from a
+            # compressed temporary file, so that slow sources are parsed once and standard input can be used.
+            counts, num_documents = _spool(config, spool)
+            alphabet = _alphabet(counts, config.max_alphabet)
+            if not alphabet:
+                raise UserError(f"no usable text in {', '.join(config.inputs)}: it has no visible character")
+            first = _first_entries(alphabet, config)
+            console.print(f"Learning {config.vocab_size:,} pieces from {num_documents:,} documents ...")
+            vocabulary = _learn(_texts(spool, alphabet), first, config)
+        if len(vocabulary) < config.vocab_size:
+            shortage = f"only {len(vocabulary):,} of {config.vocab_size:,} pieces"
+            console.print(f"[yellow]The corpus gave {shortage}: it is small.")
         wordpiece(vocabulary, config.cased, config.keep_accents).save(config.out)
     what = f"{len(vocabulary):,} pieces, {'cased' if config.cased else 'lower-case'}"
     console.print(f"Wrote {config.out}: {what}.", markup=False, soft_wrap=True)
@@ -80,10 +81,7 @@ def _spool(config: TokenizerConfig, spool: IO[bytes]) -> tuple[np.ndarray, int]:
     build = functools.partial(_normalise, config.cased, config.keep_accents)
     with zstandard.ZstdCompressor(level=1).stream_writer(spool, closefd=False) as writer:
         for batch in map_corpus(config, inputs, build, "reading"):
-            chosen = selection.choose(batch)
-            text = "".join(
-                f"{document}\n" for document, is_chosen in zip(batch.value, chosen, strict=True) if is_chosen
-            )
+            text = "".join(f"{document}\n" for document in compress(batch.value, selection.choose(batch)))
             counts += np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32), minlength=0x110000)
             writer.write(text.encode())
             notes.merge(batch.notes)

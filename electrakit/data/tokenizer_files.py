@@ -21,6 +21,7 @@ from electrakit.common.errors import UserError, first_line
 from electrakit.common.safe_load import hub_problem
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")  # either is enough; the first one counts
 
 
 @dataclass(frozen=True)
@@ -72,22 +73,19 @@ def load_tokenizer(name: str | Path) -> TokenizerFiles:
     """Open a folder, a tokenizer.json, a vocab.txt, or a name on the hub."""
     path = Path(name)
     if path.is_dir():
-        for candidate in (path / "tokenizer.json", path / "vocab.txt"):
-            if candidate.exists():
-                path = candidate
-                break
-        else:
+        found = [path / file for file in TOKENIZER_FILES if (path / file).exists()]
+        if not found:
             raise UserError(f"no tokenizer in {str(name)!r}: it has neither tokenizer.json nor vocab.txt")
+        path = found[0]
     elif not path.exists():
         path = _from_hub(str(name))
     settings = path.parent / "tokenizer_config.json"
     try:
         config = json.loads(settings.read_text(encoding="utf-8")) if settings.exists() else {}
         text = path.read_text(encoding="utf-8")
-        if path.suffix == ".json":
-            tokenizer = Tokenizer.from_str(text)
-        else:
+        if path.suffix != ".json":
             return _from_vocabulary(text, config)
+        tokenizer = Tokenizer.from_str(text)
     except UserError:
         raise
     except UnicodeDecodeError:
@@ -139,7 +137,7 @@ def _download(name: str, is_local: bool) -> Path | None:
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
 
     download = functools.partial(huggingface_hub.hf_hub_download, name, local_files_only=is_local)
-    for file in ("tokenizer.json", "vocab.txt"):
+    for file in TOKENIZER_FILES:
         try:
             path = download(file)
         except EntryNotFoundError:  # LocalEntryNotFoundError is one too
@@ -156,10 +154,7 @@ def _download(name: str, is_local: bool) -> Path | None:
 
 def _from_vocabulary(text: str, config: dict[str, Any]) -> TokenizerFiles:
     """Build a tokenizer from a vocab.txt, which does not record whether it is cased: one with a capital letter is."""
-    tokens = text.split("\n")
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    tokens = [token.rstrip("\r") for token in tokens]
+    tokens = [token.rstrip("\r") for token in text.rstrip("\n").split("\n")]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         double = next(token for number, token in enumerate(tokens) if vocabulary[token] != number)

@@ -3,8 +3,7 @@
     model.ckpt-1000.index                    a table in LevelDB's format: the name of each tensor, and where its values are
     model.ckpt-1000.data-00000-of-00002      the values, as they were in memory
 
-This is the format that TensorFlow has written since 1.0 ("V2"). Every block of the index and every tensor has a checksum, which is
-checked. Nothing that is read can run code.
+This is the format that TensorFlow has written since 1.0 ("V2"). Every checksum is checked. Nothing that is read can run code.
 """
 
 import contextlib
@@ -12,7 +11,6 @@ import functools
 import itertools
 import math
 import operator
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +28,7 @@ BFLOAT16 = 14
 # TensorFlow's numbers for types
 DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?", BFLOAT16: "<u2", 19: "<f2"}
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
+FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 ALL_BITS = 0xFFFFFFFF
 CHECKSUM_DELTA = 0xA282EAD8  # LevelDB changes stored checksums, so that they are not mistaken for data
 CHECKSUM_LANES = 4096
@@ -74,11 +73,6 @@ class TensorFlowCheckpoint:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: entry.shape for name, entry in self.entries.items()}
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape, after a check that the file has that many values."""
-        self.locate(name)
-        return self.entries[name].shape
 
     def read(self, name: str) -> np.ndarray:
         """A tensor, checked; bfloat16, which numpy does not have, as float32."""
@@ -136,17 +130,17 @@ def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     footer = content[-FOOTER_BYTES:]
     if int.from_bytes(footer[-8:], "little") != MAGIC:
         raise DamagedFile("it does not end as an index ends; it was cut off, or is another kind of file")
-    _, place = read_handle(footer, 0)  # of the meta blocks, which TensorFlow leaves empty
-    handle, _ = read_handle(footer, place)
-    for _, value in read_block(content, *handle):
-        yield from read_block(content, *read_handle(value, 0)[0])
+    _, _, offset, length = read_varints(footer, 4)  # first, those of the meta blocks, which TensorFlow leaves empty
+    for _, value in read_block(content, offset, length):
+        yield from read_block(content, *read_varints(value, 2))
 
 
-def read_handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
-    """Where a block is, (offset, length), and where the handle ends."""
-    offset, place = read_varint(data, place)
-    length, place = read_varint(data, place)
-    return (offset, length), place
+def read_varints(data: bytes, count: int) -> list[int]:
+    numbers, place = [], 0
+    for _ in range(count):
+        number, place = read_varint(data, place)
+        numbers.append(number)
+    return numbers
 
 
 def read_block(content: bytes, offset: int, length: int) -> Iterator[tuple[bytes, bytes]]:
@@ -225,19 +219,18 @@ def read_message(data: bytes, wire_types: dict[int, int]) -> dict[int, list[Any]
     while place < len(data):
         tag, place = read_varint(data, place)
         number, wire_type = tag >> 3, tag & 7
+        if wire_type not in (VARINT, BYTES, *FIXED_SIZES) or wire_types.get(number, wire_type) != wire_type:
+            raise DamagedFile("an entry of it cannot be understood")
         value: Any
         if wire_type == VARINT:
             value, place = read_varint(data, place)
         else:
-            sizes = {FIXED64: 8, FIXED32: 4}
-            length, place = read_varint(data, place) if wire_type == BYTES else (sizes.get(wire_type), place)
-            if length is None or place + length > len(data):
+            length, place = (FIXED_SIZES[wire_type], place) if wire_type != BYTES else read_varint(data, place)
+            if place + length > len(data):
                 raise DamagedFile("an entry of it cannot be understood")
             raw, place = data[place : place + length], place + length
-            value = raw if wire_type == BYTES else struct.unpack("<Q" if wire_type == FIXED64 else "<I", raw)[0]
+            value = raw if wire_type == BYTES else int.from_bytes(raw, "little")
         if number in wire_types:
-            if wire_type != wire_types[number]:
-                raise DamagedFile("an entry of it cannot be understood")
             found.setdefault(number, []).append(value)
     return found
 

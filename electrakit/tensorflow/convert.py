@@ -1,7 +1,6 @@
 """Converts a TensorFlow checkpoint of google-research/electra into folders that transformers opens.
 
-The folder holds the discriminator, and the generator in a folder inside. Sizes are read from the shapes of the tensors. Every tensor
-is used or reported as left out; a missing one is an error.
+Sizes are read from the shapes of the tensors. Every tensor is used or reported as left out; a missing one is an error.
 """
 
 import re
@@ -30,28 +29,20 @@ class NetworkScopes:
     """One network: its class in transformers, and the scopes of its variables."""
 
     class_name: str
-    body: str
-    """Scope of the layers."""
-    embeddings: str
-    """Scope of the embeddings; a generator usually shares the discriminator's."""
+    body: str  # scope of the layers
+    embeddings: str  # a generator usually shares the discriminator's
 
 
 @dataclass(frozen=True)
 class Converted:
     """What a conversion wrote."""
 
-    out: Path
-    """The discriminator's folder."""
-    generator: Path | None
-    """The generator's, if the checkpoint has one."""
-    settings: dict[str, dict[str, Any]]
-    """The settings of `discriminator` and `generator`, with transformers' names."""
-    left_out: tuple[str, ...]
-    """Tensors of the checkpoint that are in no network."""
-    num_steps: int | None
-    """Training steps of the checkpoint."""
-    remarks: tuple[str, ...] = ()
-    """Messages for the user."""
+    out: Path  # the discriminator's folder
+    generator: Path | None  # the generator's folder inside it, if the checkpoint has one
+    settings: dict[str, dict[str, Any]]  # of `discriminator` and `generator`, with transformers' names
+    left_out: tuple[str, ...]  # tensors of the checkpoint that are in no network
+    num_steps: int | None  # training steps of the checkpoint
+    remarks: list[str]  # for the user
 
 
 def convert(
@@ -65,9 +56,7 @@ def convert(
     networks = find_networks(variables)
     settings = {name: read_sizes(variables, scopes, config.num_heads) for name, scopes in networks.items()}
     num_steps = read_step(variables)
-    positions = settings["discriminator"]["max_position_embeddings"]
-    tokenizer = read_vocabulary(prefix, config.vocab, positions)
-    remarks = (*check_vocabulary(tokenizer, settings, prefix), *([tokenizer.remark] if tokenizer.remark else []))
+    tokenizer, remarks = read_tokenizer(prefix, config.vocab, settings)
     special = {"pad_token_id": tokenizer.special_ids["pad"], "sep_token_id": tokenizer.special_ids["sep"]}
     used: set[str] = set()
     with atomic_folder(config.out) as folder:
@@ -154,7 +143,8 @@ def read_sizes(variables: TensorFlowCheckpoint, scopes: NetworkScopes, num_heads
 def matrix(variables: TensorFlowCheckpoint, name: str) -> tuple[int, int]:
     """The shape of a variable that has two dimensions."""
     require(variables, name)
-    shape = variables.shape(name)
+    variables.locate(name)  # the file has that many values
+    shape = variables.shapes[name]
     if len(shape) != 2 or min(shape) < 1:
         raise UserError(f"{variables.index}: {name!r} has the shape {shape}, where ELECTRA has a matrix")
     return shape[0], shape[1]
@@ -175,23 +165,24 @@ def read_step(variables: TensorFlowCheckpoint) -> int | None:
     return int(step) if step.dtype.kind == "i" else None
 
 
-def read_vocabulary(prefix: Path, vocab: str | Path | None, positions: int) -> TokenizerFiles:
-    path = prefix.with_name("vocab.txt") if vocab is None else Path(vocab)
+def read_tokenizer(
+    prefix: Path, vocab: Path | None, settings: dict[str, dict[str, Any]]
+) -> tuple[TokenizerFiles, list[str]]:
+    """The tokenizer, and remarks for the user. Every token needs a row of the embeddings; unused rows are reported."""
+    path = vocab or prefix.with_name("vocab.txt")
     if not path.is_file():
         raise UserError(f"no vocabulary at {path}; name the checkpoint's vocab.txt with --vocab")
-    files = load_tokenizer(path)
-    return replace(files, config={**files.config, "model_max_length": positions})
-
-
-def check_vocabulary(tokenizer: TokenizerFiles, settings: dict[str, dict[str, Any]], prefix: Path) -> list[str]:
-    """Every token needs a row of the embeddings; unused rows are reported."""
+    tokenizer = load_tokenizer(path)
     num_tokens = len(tokenizer.vocabulary)
     num_rows = min(sizes["vocab_size"] for sizes in settings.values())
     if num_tokens > num_rows:
         raise UserError(
             f"the vocabulary has {num_tokens:,} tokens, the embeddings of {prefix} have {num_rows:,} rows; name the right --vocab"
         )
-    return [f"The embeddings have {num_rows:,} rows for {num_tokens:,} tokens."] if num_tokens < num_rows else []
+    unused = f"The embeddings have {num_rows:,} rows for {num_tokens:,} tokens." if num_tokens < num_rows else ""
+    positions = settings["discriminator"]["max_position_embeddings"]
+    config = {**tokenizer.config, "model_max_length": positions}
+    return replace(tokenizer, config=config), [remark for remark in (unused, tokenizer.remark) if remark]
 
 
 # --- weights -------------------------------------------------------------------------------------------------------------
@@ -246,13 +237,13 @@ def read_weight(variables: TensorFlowCheckpoint, name: str, like: "Tensor") -> "
     import torch
 
     array = variables.read(name)
-    array = array.T if name.endswith("/kernel") else array
-    if array.shape != tuple(like.shape) or array.dtype.kind != "f":
+    is_kernel = name.endswith("/kernel")
+    wanted = tuple(like.T.shape if is_kernel else like.shape)
+    if array.shape != wanted or array.dtype.kind != "f":
         raise UserError(
-            f"{variables.index}: {name!r} is {array.dtype} of shape {variables.shapes[name]}; by the other sizes it should be "
-            f"float32 of {tuple(like.shape[::-1] if name.endswith('/kernel') else like.shape)}"
+            f"{variables.index}: {name!r} is {array.dtype} of shape {array.shape}; by the other sizes it should be float32 of {wanted}"
         )
-    return torch.from_numpy(np.ascontiguousarray(array, np.float32))
+    return torch.from_numpy(np.ascontiguousarray(array.T if is_kernel else array, np.float32))
 
 
 # --- the summary ---------------------------------------------------------------------------------------------------------
@@ -260,17 +251,15 @@ def read_weight(variables: TensorFlowCheckpoint, name: str, like: "Tensor") -> "
 
 def summary(made: Converted) -> str:
     """What was written, assumed and left out, and the command that continues pretraining."""
-    lines = []
-    for name, folder in (("discriminator", made.out), ("generator", made.generator)):
-        if folder is None:
-            lines.append("The checkpoint has no generator: the discriminator is alone.")
-            continue
-        sizes = made.settings[name]
-        lines.append(
-            f"Wrote {folder}: the {name}, layers {sizes['num_hidden_layers']}, hidden size {sizes['hidden_size']}, "
-            f"feed-forward {sizes['intermediate_size']}, heads {sizes['num_attention_heads']}, "
-            f"embeddings {sizes['vocab_size']:,} x {sizes['embedding_size']}, positions {sizes['max_position_embeddings']}."
-        )
+    folders = {"discriminator": made.out, "generator": made.generator}
+    lines = [
+        f"Wrote {folders[name]}: the {name}, layers {sizes['num_hidden_layers']}, hidden size {sizes['hidden_size']}, "
+        f"feed-forward {sizes['intermediate_size']}, heads {sizes['num_attention_heads']}, "
+        f"embeddings {sizes['vocab_size']:,} x {sizes['embedding_size']}, positions {sizes['max_position_embeddings']}."
+        for name, sizes in made.settings.items()
+    ]
+    if made.generator is None:
+        lines.append("The checkpoint has no generator: the discriminator is alone.")
     lines.append(
         "A checkpoint does not store its number of attention heads: it is one for each 64 of the hidden size, as in all released "
         "models, or --num-heads."

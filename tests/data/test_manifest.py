@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +19,7 @@ from electrakit.data.manifest import SourceFile, make_plan
 from electrakit.data.read.notes import Notes
 from electrakit.data.read.sources import find_inputs
 from electrakit.data.tokenizer_files import load_tokenizer
+from tests.helpers.processes import wait_until
 
 WORDS = [f"{first}{second}{third}" for first in "bdfgklmnprst" for second in "aeiou" for third in "lmnrs"]
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -167,12 +167,16 @@ def test_a_source_that_changes_while_it_is_read_is_noticed_at_the_end(folder):
     assert "Traceback" not in errors and not (folder / "out" / "manifest.json").exists()
 
 
-def open_when_read(pipe: Path, reader: subprocess.Popen) -> IO[str]:
-    while reader.poll() is None:
+def open_when_read(pipe: Path, reader: subprocess.Popen[str]) -> IO[str]:
+    opened: list[int] = []
+
+    def try_to_open() -> list[int]:
         with contextlib.suppress(OSError):  # nobody reads yet
-            return os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w")
-        time.sleep(0.01)
-    pytest.fail(reader.stderr.read())
+            opened.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return opened
+
+    wait_until(try_to_open, reader)
+    return os.fdopen(opened[0], "w")
 
 
 def test_a_change_of_the_builtin_corpus_is_noticed(tmp_path):
