@@ -27,6 +27,7 @@ Precision = Literal["fp32", "bf16", "float32", "bfloat16"]
 PRECISIONS = {"float32": "fp32", "bfloat16": "bf16"}
 Size = Literal["small", "base", "large"]
 Start = Literal["mnli", "model"]
+Keep = Literal["best", "all", "none"]
 LabelKind = Literal["classification", "regression"]
 BEST = "best.json"  # the settings that a search has found
 
@@ -145,7 +146,7 @@ class TuningConfig(VerbSettings):
     """`official`: dropout and a linear layer on [CLS]; `transformers`: what transformers has for the family."""
     precision: Annotated[Precision | None, arg(metavar="{fp32,bf16}")] = with_aliases(None, **PRECISIONS)
     """bf16 is faster where the hardware supports it; fp32 by default."""
-    keep: Literal["best", "all", "none"] = may_change("best")
+    keep: Keep = may_change("best")
     """Which runs' models to keep."""
 
     def check(self) -> None:
@@ -303,7 +304,7 @@ class SearchConfig(FinetuneConfig):
     prune: bool = False
     """A trial whose first seeds are worse than the median of the others gets no more of them."""
     test: Suppress[Path | None] = None
-    keep: Annotated[Literal["best", "all", "none"], Suppress] = "none"
+    keep: Suppress[Keep] = "none"
 
     def check(self) -> None:
         super().check()

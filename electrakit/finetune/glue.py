@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from electrakit.common.atomic import atomic_write, write_lock
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.json_files import write_json
 from electrakit.common.safe_load import weights_fingerprint
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import ClassifierHead, GlueConfig, Precision, Size, Start
+from electrakit.config.finetune import ClassifierHead, GlueConfig, Keep, Precision, Start
 from electrakit.finetune.download import download as download_glue
-from electrakit.finetune.job import FinetuneJob, TaskData, check_preset, model_size
+from electrakit.finetune.job import FinetuneJob, TaskData, make_jobs
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.read_glue import has_split, read_split
 from electrakit.finetune.results import (
@@ -24,10 +25,11 @@ from electrakit.finetune.results import (
     summarise_glue,
 )
 from electrakit.finetune.results_page import glue_page
-from electrakit.finetune.run_jobs import JobPool, Keep, best_job, remove_models
+from electrakit.finetune.run_jobs import JobPool, best_job, remove_models
 from electrakit.finetune.submission import combine, write_submission
 from electrakit.finetune.table import glue_markdown, plot_losses, plot_scores
 from electrakit.finetune.tasks import AVERAGED, TASKS, Task, find_task
+from electrakit.finetune.train_job import predictions_of
 
 
 def glue(
@@ -70,19 +72,20 @@ def glue(
     assert config.model is not None and config.data is not None and config.out is not None
     require_no_other_results("glue", config.out)
     chosen = choose_tasks(config)
-    size = model_size(config.model)
     first, second = phases(config, chosen)
-    check_preset(config)
+    jobs = {task.name: make_jobs(config, TaskData(task, config.data), config.out / task.name) for task in first}
     check_data(config, chosen)
     weights = weights_fingerprint(Path(config.model)) if Path(config.model).is_dir() else None
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         write_json(config.out / "config.json", config.to_json())
-        jobs = {task.name: make_jobs(config, task, size, None) for task in first}
         by_task = pool.results_of(jobs)
         if second:
-            start_job = best_job(jobs["mnli"], by_task["mnli"])
-            later = {task.name: make_jobs(config, task, size, start_job) for task in second}
-            by_task |= pool.results_of(later, start_jobs=[start_job])
+            best_mnli = best_job(jobs["mnli"], by_task["mnli"])
+            later = {
+                task.name: make_jobs(config, TaskData(task, config.data), config.out / task.name, best_mnli)
+                for task in second
+            }
+            by_task |= pool.results_of(later)
             jobs |= later
         predictions, warnings = predict_tests(pool, jobs, by_task, config.ensemble)
         remove_models(jobs, by_task, config.keep)
@@ -140,39 +143,15 @@ def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[
     return first, second
 
 
-def make_jobs(config: GlueConfig, task: Task, size: Size, start_job: FinetuneJob | None) -> list[FinetuneJob]:
-    """One for each seed. `start_job`: the run whose model they start from."""
-    assert config.model is not None and config.out is not None
-    start_name = None if start_job is None else start_job.describe()
-    settings = config.settings(size, task.name, task.epochs, start_name)
-    return [
-        FinetuneJob(
-            model=config.model,
-            data=TaskData(task, config.data),
-            seed=seed,
-            settings=settings,
-            out=config.out / task.name,
-            start_from=None if start_job is None else str(start_job.model_path),
-            start_name=start_name,
-            start_hash=None if start_job is None else start_job.identity_hash(),
-            device=config.device,
-            threads=config.threads or 1,
-        )
-        for seed in range(1, config.seeds + 1)
-    ]
-
-
 def predict_tests(
     pool: JobPool, jobs: Mapping[str, Sequence[FinetuneJob]], by_task: Mapping[str, Sequence[JobResult]], ensemble: int
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
     """The test predictions of each task's best runs, by the name of the submitted file; and warnings, by task."""
-    from safetensors.numpy import load_file
-
     chosen: dict[str, list[FinetuneJob]] = {}
     for name, group in jobs.items():
         seeds = {result.seed for result in best_results(by_task[name], ensemble)}
         chosen[name] = [job for job in group if job.seed in seeds and job.data.names_of("test")]
-    pool.ensure_test_predictions([job for group in chosen.values() for job in group], others=jobs.get("mnli", ()))
+    pool.ensure_test_predictions([job for group in chosen.values() for job in group])
     predictions: dict[str, np.ndarray] = {}
     warnings: dict[str, list[str]] = {}
     for name, best in chosen.items():
@@ -189,8 +168,6 @@ def predict_tests(
 
 def ensemble_scores(by_task: Mapping[str, Sequence[JobResult]], number: int) -> dict[str, float]:
     """Dev scores of the best runs combined, by task."""
-    from electrakit.finetune.train_job import predictions_of
-
     found = {}
     for name in [name for name in TASKS if name in by_task]:
         task, best = TASKS[name], best_results(by_task[name], number)

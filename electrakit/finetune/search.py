@@ -4,7 +4,7 @@ What is tried next depends on --seed and on the trials of earlier rounds only: n
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,17 @@ from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.common.words import format_percent
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import BEST, ClassifierHead, FinetuneSettings, LabelKind, Precision, SearchConfig
-from electrakit.finetune.finetune import describe_task, find_data, make_jobs
-from electrakit.finetune.job import FinetuneJob, difference
-from electrakit.finetune.results import JobResult, require_no_other_results, summarise, summary_fields
-from electrakit.finetune.run_jobs import JobPool, Keep
-from electrakit.finetune.table import DASH, Cell, Row, Table
+from electrakit.config.finetune import BEST, ClassifierHead, FinetuneSettings, Keep, LabelKind, Precision, SearchConfig
+from electrakit.finetune.finetune import describe_task, find_data
+from electrakit.finetune.job import FinetuneJob, difference, make_jobs
+from electrakit.finetune.results import JobResult, TaskResults, require_no_other_results, summarise
+from electrakit.finetune.run_jobs import JobPool
+from electrakit.finetune.table import DASH, Cell, ScoreRow, ScoreTable
 
 # Of Optuna's study in search.db.
 STUDY_NAME = "search"
 # Trials before Optuna begins to prefer what is near the good ones: its own default.
 NUM_RANDOM = 10
-
-
-SCORE_FIELDS = ("median", "min", "max", "scores", "collapsed", "seconds")
 
 
 @dataclass(frozen=True)
@@ -108,9 +105,7 @@ def search(
     assert config.model is not None and config.out is not None
     require_no_other_results("search", config.out)
     task_data = find_data(config)
-    # Trials run side by side, even where each has one seed.
-    num_threads = config.threads or 1
-    jobs = [replace(job, keeps_model=False, threads=num_threads) for job in make_jobs(config, task_data)]
+    jobs = [replace(job, keeps_model=False) for job in make_jobs(config, task_data, config.out)]
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         write_json(config.out / "config.json", config.to_json())
         study = open_study(config, jobs[0])
@@ -123,7 +118,7 @@ def search(
             if unfinished:
                 run_round(pool, study, config, jobs, unfinished)
         result = collect_results(study, config, jobs)
-        write_json(config.out / BEST, make_preset(result, task_data.task.name if config.task else None))
+        write_json(config.out / BEST, make_preset(result, task_data.known_name))
         write_json(config.out / "results.json", asdict(result))
         atomic_write(config.out / "results.md", search_markdown(result).encode())
     if all(len(trial.collapsed) == len(trial.scores) for trial in result.trials):
@@ -222,11 +217,11 @@ def run_round(
                 if each.number not in pruned:
                     trial = optuna.trial.Trial(study, each._trial_id)
                     if num_seeds not in each.intermediate_values:
-                        trial.report(summarise(results[each.number]).median, step=num_seeds)
+                        trial.report(summarise(TaskResults, results[each.number]).median, step=num_seeds)
                     if trial.should_prune():
                         pruned.add(each.number)
     for each in trials:
-        summary, is_pruned = summarise(results[each.number]), each.number in pruned
+        summary, is_pruned = summarise(TaskResults, results[each.number]), each.number in pruned
         if is_pruned:
             study.tell(each.number, state=optuna.trial.TrialState.PRUNED)
         else:
@@ -265,8 +260,9 @@ def collect_results(study: Any, config: SearchConfig, jobs: Sequence[FinetuneJob
                 f"{trial_folder(config, trial.number)} lacks results of a trial that was finished; "
                 f"put it back, or remove {config.out} and search anew"
             )
-        summary = {name: value for name, value in summary_fields(results).items() if name in SCORE_FIELDS}
-        trials.append(SearchTrial(number=trial.number + 1, tried=trial.params, is_pruned=is_pruned, **summary))
+        summary = vars(summarise(TaskResults, results))
+        scores = {entry.name: summary[entry.name] for entry in fields(SearchTrial) if entry.name in summary}
+        trials.append(SearchTrial(number=trial.number + 1, tried=trial.params, is_pruned=is_pruned, **scores))
     trials.sort(key=lambda trial: (trial.is_pruned, -trial.median, trial.number))
     task = jobs[0].task
     return SearchResult(
@@ -298,7 +294,7 @@ def search_markdown(result: SearchResult) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def trials_table(result: SearchResult) -> Table:
+def trials_table(result: SearchResult) -> ScoreTable:
     """The best trials first."""
     has_spread = result.seeds > 1
     names = list(result.trials[0].tried)
@@ -307,6 +303,6 @@ def trials_table(result: SearchResult) -> Table:
         scores = [trial.median, *([trial.min, trial.max] if has_spread else [])]
         cells = [str(trial.number), *(f"{trial.tried[name]:.3g}" for name in names), *map(format_percent, scores)]
         cells.append(", ".join(notes_of_trial(trial.is_pruned, trial.collapsed)) or DASH)
-        rows.append(Row(tuple(map(Cell, cells))))
+        rows.append(ScoreRow(tuple(map(Cell, cells))))
     titles = [name.replace("_", " ") for name in names]
-    return Table(("trial", *titles, result.metric, *(["min", "max"] if has_spread else []), "notes"), tuple(rows))
+    return ScoreTable(("trial", *titles, result.metric, *(["min", "max"] if has_spread else []), "notes"), tuple(rows))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from electrakit.common.plots import MUTED, PALETTE, add_legend, draw_line, new_figure, to_png
 from electrakit.common.words import count_runs, format_percent, markdown_table
-from electrakit.finetune.published import COLUMNS, PUBLISHED, REFERENCE
+from electrakit.finetune.published import PUBLISHED, REFERENCE, REFERENCE_SCORES
 from electrakit.finetune.results import GlueAverage, GlueResults, JobResult, TaskResults
 from electrakit.finetune.tasks import AVERAGED, TASKS
 
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
     remark: str = ""
 
 
-class Note(NamedTuple):
+class ScoreNote(NamedTuple):
     """What must not be overlooked; some of it emphasised, before the rest."""
 
     text: str
@@ -53,18 +53,18 @@ class Note(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     cells: tuple[Cell, ...]
     kind: str = ""
     """`ours`, `spread` or `published` in the table of all models."""
-    notes: tuple[Note, ...] | None = None
+    notes: tuple[ScoreNote, ...] | None = None
     """The last column, in tables that have one of notes."""
 
 
 @dataclass(frozen=True)
-class Table:
+class ScoreTable:
     header: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ScoreRow, ...]
 
     def markdown(self) -> str:
         lines = []
@@ -78,41 +78,45 @@ class Table:
         return markdown_table(self.header, lines)
 
 
-def models_table(results: GlueResults) -> Table:
+def models_table(results: GlueResults) -> ScoreTable:
     """The table that papers print: measured scores above, the published rows below."""
-    header = ("model", *(TASKS[name].title for name in COLUMNS), "average")
+    header = ("model", *(TASKS[name].title for name in AVERAGED), "average")
     tasks, average = results.tasks, results.average
-    medians = [Cell(format_percent(tasks[name].median if name in tasks else None)) for name in COLUMNS]
-    spreads = [Cell(format_percent(tasks[name].sd if name in tasks else None)) for name in COLUMNS]
+    medians = [Cell(format_percent(tasks[name].median if name in tasks else None)) for name in AVERAGED]
+    spreads = [Cell(format_percent(tasks[name].sd if name in tasks else None)) for name in AVERAGED]
     is_partial = not average.is_complete and average.value is not None
     scope = f"{len(average.tasks)} of {len(AVERAGED)} tasks" if is_partial else ""
     rows = [
-        Row((Cell(Path(results.model).name, "ours"), *medians, Cell(format_percent(average.value), scope)), "ours"),
-        Row((Cell("standard deviation"), *spreads, Cell(DASH)), "spread"),
+        ScoreRow(
+            (Cell(Path(results.model).name, "ours"), *medians, Cell(format_percent(average.value), scope)), "ours"
+        ),
+        ScoreRow((Cell("standard deviation"), *spreads, Cell(DASH)), "spread"),
     ]
     for row in PUBLISHED:
-        scores = [Cell(f"{score:.1f}") for score in row.scores] or [Cell(DASH)] * len(COLUMNS)
-        rows.append(Row((Cell(row.name, f"published: {row.source}"), *scores, Cell(f"{row.mean:.1f}")), "published"))
-    return Table(header, tuple(rows))
+        scores = [Cell(f"{score:.1f}") for score in row.scores] or [Cell(DASH)] * len(AVERAGED)
+        rows.append(
+            ScoreRow((Cell(row.name, f"published: {row.source}"), *scores, Cell(f"{row.mean:.1f}")), "published")
+        )
+    return ScoreTable(header, tuple(rows))
 
 
-def tasks_table(tasks: Mapping[str, TaskResults]) -> Table:
+def tasks_table(tasks: Mapping[str, TaskResults]) -> ScoreTable:
     """Each task with its spread and its notes."""
     rows = []
     for task in tasks.values():
         scores = [format_percent(value) for value in (task.median, task.mean, task.sd, task.min, task.max)]
         cells = [task.title, task.metric, *scores, str(task.best_seed), task.start_from or "the model"]
-        rows.append(Row(tuple(map(Cell, cells)), notes=tuple(notes_of(task))))
-    return Table(tuple(column.title for column in TASK_COLUMNS), tuple(rows))
+        rows.append(ScoreRow(tuple(map(Cell, cells)), notes=tuple(notes_of(task))))
+    return ScoreTable(tuple(column.title for column in TASK_COLUMNS), tuple(rows))
 
 
-def notes_of(task: TaskResults) -> list[Note]:
-    notes = list(map(Note, task.warnings))
+def notes_of(task: TaskResults) -> list[ScoreNote]:
+    notes = list(map(ScoreNote, task.warnings))
     if task.collapsed:
         seeds = ", ".join(f"seed {seed}: {'; '.join(reasons)}" for seed, reasons in task.collapsed.items())
-        notes.insert(0, Note(f"({seeds})", f"{len(task.collapsed)} of {len(task.seeds)} runs collapsed"))
+        notes.insert(0, ScoreNote(f"({seeds})", f"{len(task.collapsed)} of {len(task.seeds)} runs collapsed"))
     if task.num_undefined:
-        notes.append(Note(f"{task.num_undefined} undefined scores count as 0"))
+        notes.append(ScoreNote(f"{task.num_undefined} undefined scores count as 0"))
     return notes
 
 
@@ -139,7 +143,7 @@ def glue_markdown(results: GlueResults) -> str:
 
 
 def describe_scores(results: GlueResults) -> str:
-    return f"Dev scores × 100, the median of {count_runs(max((len(task.seeds) for task in results.tasks.values()), default=0))}"
+    return f"Dev scores × 100, the median of {count_runs(results.num_seeds)}"
 
 
 def describe_ensembles(results: GlueResults) -> str:
@@ -147,12 +151,12 @@ def describe_ensembles(results: GlueResults) -> str:
     return f"The ensemble of the best {results.ensemble} runs on dev: {', '.join(scores)}." if scores else ""
 
 
-def average_note(average: GlueAverage) -> Note:
+def average_note(average: GlueAverage) -> ScoreNote:
     if average.is_complete:
-        return Note("The average is over the eight tasks; WNLI is left out, as usual.")
+        return ScoreNote("The average is over the eight tasks; WNLI is left out, as usual.")
     names = ", ".join(TASKS[name].title for name in average.tasks) or "no task"
     emphasis = f"The average is over {len(average.tasks)} of {len(AVERAGED)} tasks"
-    return Note(f"({names}): not the average of the papers.", emphasis)
+    return ScoreNote(f"({names}): not the average of the papers.", emphasis)
 
 
 # Of a run, a collapsed run and published scores.
@@ -172,10 +176,9 @@ def plot_scores(results: GlueResults) -> bytes:
         axes.vlines(100 * task.median, place - 0.3, place + 0.3, color=RUN, linewidth=2)
         median = format_percent(task.median)
         axes.annotate(median, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=10)
-        if name in COLUMNS:
-            score = REFERENCE.scores[COLUMNS.index(name)]
-            edge = REFERENCE_COLOUR
-            axes.scatter(score, place, marker="D", facecolors="none", edgecolors=edge, s=42, linewidths=1.5, zorder=4)
+        if name in REFERENCE_SCORES:
+            look: dict[str, Any] = {"facecolors": "none", "edgecolors": REFERENCE_COLOUR, "linewidths": 1.5}
+            axes.scatter(REFERENCE_SCORES[name], place, marker="D", s=42, zorder=4, **look)
     legend: dict[str, dict[str, Any]] = {
         "a run": {"marker": "o", "color": RUN},
         "a run that collapsed": {"marker": "x", "color": COLLAPSED},
@@ -207,10 +210,9 @@ def plot_losses(by_task: Mapping[str, Sequence[JobResult]]) -> bytes:
     figure, panels = new_figure(max(4.0, 2.8 * num_columns), 0.5 + 2.2 * num_rows, num_rows, num_columns)
     for axes, name in zip(panels, names, strict=False):
         for result in by_task[name]:
-            points = [(step, loss) for step, loss in result.losses if loss is not None]
-            if points:
+            if result.finite_losses:
                 colour, line_style = (COLLAPSED, "--") if result.collapsed else (RUN, "-")
-                steps, losses = zip(*points, strict=True)
+                steps, losses = zip(*result.finite_losses, strict=True)
                 draw_line(axes, steps, losses, colour, line_style=line_style)
         axes.set_title(f"{TASKS[name].title}, {count_runs(len(by_task[name]))}", loc="left")
         axes.set_ylim(bottom=0)

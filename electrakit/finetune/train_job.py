@@ -92,7 +92,7 @@ def finetune_job(job: FinetuneJob) -> JobResult:
         title=job.task.title,
         seed=job.seed,
         model=job.model,
-        start_from=job.start_name or job.start_from,
+        start_from=None if job.start is None else job.start.describe(),
         kind=kinds.get(job.task.kind, job.task.kind),
         labels=job.task.labels,
         metric=metric,
@@ -253,11 +253,11 @@ class TaskKind:
 
 
 def load_for_rows(job: FinetuneJob) -> tuple[ModelWithHead, list[str]]:
-    return load_classifier(job.start_from or job.model, job.task, job.settings.head, job.settings.dropout)
+    return load_classifier(job.initial_model, job.task, job.settings.head, job.settings.dropout)
 
 
 def load_for_tokens(job: FinetuneJob) -> tuple[ModelWithHead, list[str]]:
-    return load_token_model(job.start_from or job.model, job.task)
+    return load_token_model(job.initial_model, job.task)
 
 
 TASK_KINDS: dict[str, TaskKind] = {

@@ -1,14 +1,16 @@
 """GLUE scores of runs beside published ones, and both against the compute of their training."""
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any
 
-from electrakit.finetune.published import COLUMNS, ELECTRA_BASE, PAPER, PUBLISHED
+from electrakit.finetune.published import ELECTRA_BASE, PAPER, PUBLISHED
+from electrakit.finetune.results import GlueResults, GlueTaskResults
+from electrakit.finetune.tasks import AVERAGED, TASKS
 from electrakit.model.counts import count_parameters, flops_per_step
 from electrakit.runs import layout
-from electrakit.runs.files import RunFiles, number
+from electrakit.runs.files import RunFiles
 
-TITLES = dict(zip(COLUMNS, ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE"), strict=True))
+TITLES = {name: TASKS[name].title for name in AVERAGED}
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,11 @@ class RunPoint:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """Of the fine-tuning runs of a task, × 100; None where the results have no number."""
+    """Of the fine-tuning runs of a task, × 100."""
 
-    median: float | None
+    median: float
     deviation: float | None
+    """None if there is one run only."""
 
 
 @dataclass(frozen=True)
@@ -95,26 +98,23 @@ def glue_rows(runs: dict[str, RunFiles]) -> list[GlueRow]:
     """One for each run that has scores."""
     rows = []
     for place, (name, run) in enumerate(runs.items()):
-        tasks = _tasks(run)
-        if not tasks:
-            continue
-        average = run.glue.get("average") if run.glue else None
-        average = average if isinstance(average, dict) else {}
-        rows.append(
-            GlueRow(
-                name=name,
-                place=place,
-                scores={
-                    key: TaskScore(_percent(task.get("median")), _percent(task.get("sd")))
-                    for key, task in tasks.items()
-                },
-                average=_percent(average.get("value")),
-                is_complete=average.get("is_complete") is True,
-                num_tasks=len(_list(average.get("tasks"))),
-                num_seeds=max(len(_list(task.get("seeds"))) for task in tasks.values()),
-                notes=[note for task in tasks.values() for note in _notes(task)],
+        results = GlueResults()
+        with contextlib.suppress(ValueError):  # damaged: as if there were none
+            results = GlueResults.from_json(run.glue)
+        tasks = {key: task for key, task in results.tasks.items() if key in TITLES}
+        if tasks:
+            rows.append(
+                GlueRow(
+                    name=name,
+                    place=place,
+                    scores={key: TaskScore(100 * task.median, _percent(task.sd)) for key, task in tasks.items()},
+                    average=_percent(results.average.value),
+                    is_complete=results.average.is_complete,
+                    num_tasks=len(results.average.tasks),
+                    num_seeds=results.num_seeds,
+                    notes=[note for task in tasks.values() for note in _notes(task)],
+                )
             )
-        )
     return rows
 
 
@@ -144,25 +144,11 @@ def compute_points(runs: dict[str, RunFiles]) -> list[RunPoint]:
     ]
 
 
-def _tasks(run: RunFiles) -> dict[str, dict[str, Any]]:
-    tasks = (run.glue or {}).get("tasks")
-    if not isinstance(tasks, dict):
-        return {}
-    return {name: task for name, task in tasks.items() if name in TITLES and isinstance(task, dict)}
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
-def _percent(value: Any) -> float | None:
-    share = number(value)
-    return None if share != share else 100 * share
-
-
-def _notes(task: dict[str, Any]) -> list[str]:
-    num_collapsed, num_seeds = len(_list(task.get("collapsed"))), len(_list(task.get("seeds")))
-    title = task.get("title", "a task")
-    notes = [f"{title}: {num_collapsed} of {num_seeds} fine-tuning runs collapsed"] if num_collapsed else []
-    warnings = "; ".join(map(str, _list(task.get("warnings"))))
-    return [*notes, warnings] if warnings else notes
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | dict) else []
+def _notes(task: GlueTaskResults) -> list[str]:
+    num_collapsed, num_seeds = len(task.collapsed), len(task.seeds)
+    notes = [f"{task.title}: {num_collapsed} of {num_seeds} fine-tuning runs collapsed"] if num_collapsed else []
+    return [*notes, "; ".join(task.warnings)] if task.warnings else notes
