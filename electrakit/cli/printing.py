@@ -109,7 +109,7 @@ def _decoded(ids: Any, vocabulary: list[str], special_ids: dict[str, int], numbe
 def run_glue(config: GlueConfig) -> None:
     """Run GLUE, or fetch its data, and print the table."""
     from electrakit.finetune.glue import glue
-    from electrakit.finetune.table import DASH, TASK_COLUMNS, tasks_table
+    from electrakit.finetune.table import DASH, tasks_table
     from electrakit.finetune.tasks import AVERAGED, TASKS
 
     screen = Console(highlight=False)
@@ -118,7 +118,8 @@ def run_glue(config: GlueConfig) -> None:
         screen.print(f"{config.download}: {len(results.downloaded)} files of GLUE are there", markup=False)
         return
     found = tasks_table(results.tasks)
-    columns = [place for place, column in enumerate(TASK_COLUMNS) if column.on_terminal]
+    # A terminal has no room for all.
+    columns = [place for place, name in enumerate(found.header) if name not in ("best seed", "notes")]
     rows = dict(zip(results.tasks, found.rows, strict=True))
     table = Table(*(found.header[place] for place in columns))
     for name in dict.fromkeys((*AVERAGED, *rows)):
@@ -176,13 +177,13 @@ def run_search(config: SearchConfig) -> None:
 
 def run_predict(config: PredictConfig) -> None:
     """Predict a file; to standard output if no other place is named."""
-    from electrakit.finetune.predict import predict_file, write_predictions
+    from electrakit.finetune.predict import predict_file
 
     predictions = predict_file(config.model, config.file, config.text, config.device)
     if config.out is None:
         sys.stdout.write(predictions.text)
     else:
-        write_predictions(predictions, config.out)
+        predictions.write(config.out)
 
 
 def run_export(config: ExportConfig) -> None:

@@ -166,19 +166,19 @@ class TuningConfig(VerbSettings):
         self, size: Size, task: str, epochs: float, start_from: str | None = None, length: int = 128
     ) -> FinetuneSettings:
         """The preset's settings for a task, with the changes."""
-        if self.preset in FINETUNE_PRESETS:
-            preset = FINETUNE_PRESETS[self.preset](size, task, epochs, start_from)
-            return replace(preset, **({"length": length} | self.changes()))
-        found: dict[str, Any] = {"length": length}
+        preset = FINETUNE_PRESETS.get(self.preset, paper)
+        changes: dict[str, Any] = {"length": length}
         for path in preset_files(self.preset):
             content = read_preset(path)
-            found |= content["settings"] | content["tasks"].get(task, {})
-        return replace(paper(size, task, epochs, start_from), **(found | self.changes()))
+            changes |= content["settings"] | content["tasks"].get(task, {})
+        return replace(preset(size, task, epochs, start_from), **(changes | self.changes()))
 
 
 def preset_files(preset: str) -> list[Path]:
     """A file of settings; or a folder with one, or with those of several searches, one for each task."""
     path = Path(preset)
+    if preset in FINETUNE_PRESETS:
+        return []
     if path.is_dir():
         return [path / BEST] if (path / BEST).is_file() else sorted(path.glob(f"*/{BEST}"))
     return [path] if path.is_file() else []

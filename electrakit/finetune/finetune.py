@@ -95,7 +95,7 @@ def finetune(
         if config.keep != "none":
             pool.ensure_models([best])
             link_model(best, config.out / "model")
-        remove_models({"task": jobs}, {"task": runs}, config.keep)
+        remove_models(jobs, best, config.keep)
         result = summarise(
             FinetuneResult,
             runs,

@@ -1,5 +1,6 @@
 """Fine-tunes a model on GLUE: every task with several seeds, MNLI first, then the table and the test predictions."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from electrakit.config.finetune import ClassifierHead, GlueConfig, Keep, Precisi
 from electrakit.finetune.download import download as download_glue
 from electrakit.finetune.job import FinetuneJob, TaskData, make_jobs
 from electrakit.finetune.metrics import METRICS
-from electrakit.finetune.read_glue import has_split, read_split
+from electrakit.finetune.read_glue import has_split, rows_warning
 from electrakit.finetune.results import (
     GlueResults,
     JobResult,
@@ -73,7 +74,7 @@ def glue(
     require_no_other_results("glue", config.out)
     chosen = choose_tasks(config)
     first, second = phases(config, chosen)
-    jobs = {task.name: make_jobs(config, TaskData(task, config.data), config.out / task.name) for task in first}
+    jobs = jobs_of_tasks(config, first)
     check_data(config, chosen)
     weights = weights_fingerprint(Path(config.model)) if Path(config.model).is_dir() else None
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
@@ -81,14 +82,12 @@ def glue(
         by_task = pool.results_of(jobs)
         if second:
             best_mnli = best_job(jobs["mnli"], by_task["mnli"])
-            later = {
-                task.name: make_jobs(config, TaskData(task, config.data), config.out / task.name, best_mnli)
-                for task in second
-            }
+            later = jobs_of_tasks(config, second, best_mnli)
             by_task |= pool.results_of(later)
             jobs |= later
         predictions, warnings = predict_tests(pool, jobs, by_task, config.ensemble)
-        remove_models(jobs, by_task, config.keep)
+        for name, group in jobs.items():
+            remove_models(group, best_job(group, by_task[name]), config.keep)
         summaries = summarise_glue(by_task, warnings)
         results = GlueResults(
             model=config.model,
@@ -122,11 +121,12 @@ def choose_tasks(config: GlueConfig) -> list[Task]:
 
 def check_data(config: GlueConfig, tasks: Sequence[Task]) -> None:
     """Read everything once, so that a damaged line is found before a day of training."""
-    assert config.data is not None and config.out is not None
+    assert config.out is not None
     for task in tasks:
-        if not all((config.out / task.name / f"seed_{seed}.json").exists() for seed in range(1, config.seeds + 1)):
-            for name in ("train", *task.names_of("dev"), *TaskData(task, config.data).names_of("test")):
-                read_split(config.data, task, task.split(name))
+        data, folder = TaskData(task, config.data), config.out / task.name
+        if not all((folder / f"seed_{seed}.json").exists() for seed in range(1, config.seeds + 1)):
+            for name in ("train", *data.names_of("dev"), *data.names_of("test")):
+                data.read(name)
 
 
 def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
@@ -143,6 +143,14 @@ def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[
     return first, second
 
 
+def jobs_of_tasks(
+    config: GlueConfig, tasks: Sequence[Task], start: FinetuneJob | None = None
+) -> dict[str, list[FinetuneJob]]:
+    """By task, one for each seed. `start`: the run whose model they start from."""
+    assert config.out is not None
+    return {task.name: make_jobs(config, TaskData(task, config.data), config.out / task.name, start) for task in tasks}
+
+
 def predict_tests(
     pool: JobPool, jobs: Mapping[str, Sequence[FinetuneJob]], by_task: Mapping[str, Sequence[JobResult]], ensemble: int
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
@@ -153,16 +161,12 @@ def predict_tests(
         chosen[name] = [job for job in group if job.seed in seeds and job.data.names_of("test")]
     pool.ensure_test_predictions([job for group in chosen.values() for job in group])
     predictions: dict[str, np.ndarray] = {}
-    warnings: dict[str, list[str]] = {}
+    warnings: dict[str, list[str]] = defaultdict(list)
     for name, best in chosen.items():
         task, logits = TASKS[name], [load_file(job.test_path) for job in best]
         for split in best[0].data.names_of("test") if best else ():
             predictions[task.split(split).submission or ""] = combine(task, [each[split] for each in logits])
-            num_rows, released = len(logits[0][split]), task.split(split).num_rows
-            if num_rows != released:
-                warnings.setdefault(name, []).append(
-                    f"{task.title} {split} has {num_rows:,} rows, the released one {released:,}"
-                )
+            warnings[name] += rows_warning(task, task.split(split), len(logits[0][split]), "rows")
     return predictions, warnings
 
 

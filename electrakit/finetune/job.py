@@ -13,7 +13,6 @@ from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_files, hash_text
 from electrakit.common.safe_load import explain_load_errors
 from electrakit.config.finetune import (
-    FINETUNE_PRESETS,
     FinetuneConfig,
     FinetuneSettings,
     GlueConfig,
@@ -35,6 +34,8 @@ from electrakit.finetune.tokens.tasks import TOKEN_TASKS, find_token_file
 from electrakit.finetune.tokens.windows import encode_squad
 from electrakit.finetune.user_tables import examples_of, read_table
 
+# What an identity holds a hash of, for messages.
+HASHED = {"model": "another model", "data": "other data", "start_from": "another model to start from"}
 TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model")
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
 TOKEN_ENCODERS: dict[str, Callable[[Any, Any, int, bool], EncodedRows]] = {"spans": encode_squad, "tags": encode_tags}
@@ -217,10 +218,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
         if before.get(name) != value:
             if isinstance(value, dict) and isinstance(before.get(name), dict):
                 return difference(before[name], value)
-            if name in ("model", "start_from", "data"):
-                what = {"model": "another model", "data": "other data", "start_from": "another model to start from"}
-                return what[name]
-            return f"{name} {before.get(name)}, now {value}"
+            return HASHED.get(name, f"{name} {before.get(name)}, now {value}")
     return "other settings"
 
 
@@ -257,7 +255,7 @@ def model_size(model: str) -> Size:
 def check_preset(config: TuningConfig) -> None:
     """Refuse a file of settings for a task that does not exist: it would silently change nothing."""
     known = (*TASKS, *TOKEN_TASKS)
-    for path in preset_files(config.preset) if config.preset not in FINETUNE_PRESETS else []:
+    for path in preset_files(config.preset):
         unknown = [name for name in read_preset(path)["tasks"] if name not in known]
         if unknown:
             raise UserError(f"{path}: there is no task {unknown[0]!r}; there are {', '.join(known)}")

@@ -12,7 +12,6 @@ from electrakit.common.words import count_runs, format_percent
 from electrakit.finetune.published import REFERENCE, REFERENCE_SCORES
 from electrakit.finetune.results import FinetuneResult, GlueResults, JobResult, TaskResults
 from electrakit.finetune.table import (
-    TASK_COLUMNS,
     Cell,
     ScoreRow,
     ScoreTable,
@@ -66,7 +65,6 @@ def _render(tasks: Mapping[str, TaskResults], by_task: Mapping[str, Sequence[Job
         "results_page.html.jinja",
         **content,
         tasks=tasks,
-        task_columns=TASK_COLUMNS,
         task_table=tasks_table(tasks),
         published=published,
         reference=REFERENCE,

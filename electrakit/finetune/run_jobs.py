@@ -24,22 +24,15 @@ from electrakit.finetune.train_job import finetune_job, predict_test
 SECONDS_UNTIL_VISIBLE = 120.0
 
 
-class JobPool:
+class JobPool(contextlib.ExitStack):
     """Worker processes, started with the first job that is missing. A pool of one worker is this process."""
 
     def __init__(self, config: TuningConfig, is_in_process: bool = False) -> None:
+        super().__init__()
         self.config = config
-        self.is_in_process = is_in_process or (
-            config.engine == "local" and (config.workers or num_workers(config)) == 1
-        )
-        self._pool: WorkerPool | None = None
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> "JobPool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        has_one_worker = config.engine == "local" and (config.workers or num_workers(config)) == 1
+        self.is_in_process = is_in_process or has_one_worker
+        self._workers: WorkerPool | None = None
 
     def results_of(self, jobs: Mapping[str, Sequence[FinetuneJob]]) -> dict[str, list[JobResult]]:
         """The results of all jobs, by task. Those that are missing are run."""
@@ -68,27 +61,26 @@ class JobPool:
             pass
 
     def _train(self, jobs: Sequence[FinetuneJob]) -> Iterator[FinetuneJob]:
-        starts = dict.fromkeys(job.start for job in jobs if job.start is not None)
-        if starts:
+        if starts := dict.fromkeys(job.start for job in jobs if job.start is not None):
             self.ensure_models(starts)
         yield from self._run(finetune_job, jobs)
 
     def _run(self, function: Callable[[FinetuneJob], Any], jobs: Sequence[FinetuneJob]) -> Iterator[FinetuneJob]:
         """Each job as soon as it is done."""
-        if jobs and self._pool is None and not self.is_in_process:
-            self._pool = self._stack.enter_context(_open_pool(self.config))
-        if self._pool is None:
+        if jobs and self._workers is None and not self.is_in_process:
+            self._workers = self.enter_context(open_workers(self.config))
+        if self._workers is None:
             for job in jobs:
                 function(job)
                 yield job
             return
-        for job, _ in self._pool.as_done(function, jobs, FinetuneJob.describe):
+        for job, _ in self._workers.as_done(function, jobs, FinetuneJob.describe):
             if self.config.engine == "ray":
                 _wait_until_visible(job.result_path if function is finetune_job else job.test_path)
             yield job
 
 
-def _open_pool(config: TuningConfig) -> WorkerPool:
+def open_workers(config: TuningConfig) -> WorkerPool:
     usual = num_workers(config) if config.engine == "local" else 1
     num_threads, uses_gpu = config.threads or 1, config.device != "cpu"
     return open_pool(config.engine, config.workers, usual, tasks_ahead=1, num_cores=num_threads, uses_gpu=uses_gpu)
@@ -126,12 +118,8 @@ def best_job(jobs: Sequence[FinetuneJob], results: Sequence[JobResult]) -> Finet
     return next(job for job in jobs if job.seed == seed)
 
 
-def remove_models(
-    jobs: Mapping[str, Sequence[FinetuneJob]], results: Mapping[str, Sequence[JobResult]], keep: Keep
-) -> None:
-    """Remove the models that are not to be kept: all but the `best` of each task, or all with `none`."""
-    for name, group in jobs.items():
-        best = best_results(results[name])[0].seed
-        for job in group:
-            if keep == "none" or (keep == "best" and job.seed != best):
-                shutil.rmtree(job.model_path, ignore_errors=True)
+def remove_models(jobs: Sequence[FinetuneJob], best: FinetuneJob, keep: Keep) -> None:
+    """Remove the models of a task that are not to be kept."""
+    for job in jobs:
+        if keep == "none" or (keep == "best" and job != best):
+            shutil.rmtree(job.model_path, ignore_errors=True)

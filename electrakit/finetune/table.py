@@ -14,24 +14,6 @@ from electrakit.finetune.tasks import AVERAGED, TASKS
 DASH = "–"
 
 
-class Column(NamedTuple):
-    """A column of the table of tasks."""
-
-    title: str
-    is_text: bool = False
-    """Aligned as text on the page of results."""
-    on_terminal: bool = True
-    """False where a terminal has no room for it."""
-
-
-TASK_COLUMNS = (
-    *map(Column, ("task", "metric", "median", "mean", "sd", "min", "max")),
-    Column("best seed", on_terminal=False),
-    Column("begins with", is_text=True),
-    Column("notes", is_text=True, on_terminal=False),
-)
-
-
 class Cell(NamedTuple):
     """A cell, and a remark that stands in brackets or in small print."""
 
@@ -107,7 +89,8 @@ def tasks_table(tasks: Mapping[str, TaskResults]) -> ScoreTable:
         scores = [format_percent(value) for value in (task.median, task.mean, task.sd, task.min, task.max)]
         cells = [task.title, task.metric, *scores, str(task.best_seed), task.start_from or "the model"]
         rows.append(ScoreRow(tuple(map(Cell, cells)), notes=tuple(notes_of(task))))
-    return ScoreTable(tuple(column.title for column in TASK_COLUMNS), tuple(rows))
+    header = ("task", "metric", "median", "mean", "sd", "min", "max", "best seed", "begins with", "notes")
+    return ScoreTable(header, tuple(rows))
 
 
 def notes_of(task: TaskResults) -> list[ScoreNote]:
