@@ -28,7 +28,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-def read_dataclass(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
+def read_fields(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
     """A dataclass of those values that have the type of their field; the others get their defaults."""
     hints = get_type_hints(kind)
     return kind(**{name: values[name] for name in hints if name in values and _has_type(values[name], hints[name])})

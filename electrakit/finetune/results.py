@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from electrakit.common.errors import UserError
-from electrakit.common.json_files import read_dataclass
+from electrakit.common.json_files import read_fields
 from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.tasks import AVERAGED, TASKS
 
@@ -187,9 +187,9 @@ class GlueResults:
             tasks = {}
             for name, task in content["tasks"].items():
                 settings = FinetuneSettings.from_json(FinetuneSettings.known_values(task["settings"]))
-                tasks[name] = read_dataclass(GlueTaskResults, task | {"settings": settings})
-            average = read_dataclass(GlueAverage, content["average"])
-            return read_dataclass(cls, content | {"tasks": tasks, "average": average})
+                tasks[name] = read_fields(GlueTaskResults, task | {"settings": settings})
+            average = read_fields(GlueAverage, content["average"])
+            return read_fields(cls, content | {"tasks": tasks, "average": average})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError("not the results of electra glue") from error
 

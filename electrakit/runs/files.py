@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electrakit.common.errors import UserError
-from electrakit.common.json_files import read_dataclass, write_json
+from electrakit.common.json_files import read_fields, write_json
 from electrakit.config.corpus import SHARDS_MANIFEST
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
@@ -179,9 +179,7 @@ class RunFiles:
     def progress(self) -> Progress:
         """As the newest checkpoint has it; the beginning if there is none."""
         return (
-            Progress()
-            if self.checkpoint is None
-            else read_dataclass(Progress, _read(self.checkpoint / layout.PROGRESS))
+            Progress() if self.checkpoint is None else read_fields(Progress, _read(self.checkpoint / layout.PROGRESS))
         )
 
 
@@ -201,9 +199,9 @@ def read_run(path: str | Path) -> RunFiles:
     return RunFiles(
         path=path,
         settings=stored["settings"],
-        data=read_dataclass(DataDescription, stored["data"]),
-        environment=read_dataclass(Environment, _read(path / layout.ENVIRONMENT)),
-        status=read_dataclass(Status, _read(path / layout.STATUS)),
+        data=read_fields(DataDescription, stored["data"]),
+        environment=read_fields(Environment, _read(path / layout.ENVIRONMENT)),
+        status=read_fields(Status, _read(path / layout.STATUS)),
         lines=_newest(read_metrics(path)),
         glue=_read(path / layout.GLUE_RESULTS) or None,
     )
