@@ -84,7 +84,7 @@ def write_card(facts: RunFacts, network: NetworkFacts, folder: Path) -> None:
         num_train_rows=rows.get("train", 0),
         length=facts.run.data.length,
         data=data_rows(facts),
-        training=training_rows(facts, network.is_custom),
+        training=training_facts(facts, network.is_custom),
         network_columns=("network", *NETWORK_COLUMNS.values()),
         network_rows=network_rows(settings),
         picture=PICTURE,
@@ -161,7 +161,7 @@ def describe_sources(names: Sequence[str], known: dict[str, Any]) -> str:
     return f"{text}: {shown}" if len(names) <= 3 else f"{text}; the largest are {shown}"
 
 
-def training_rows(facts: RunFacts, is_custom: bool) -> list[tuple[str, str]]:
+def training_facts(facts: RunFacts, is_custom: bool) -> list[tuple[str, str]]:
     settings, run = facts.run.settings, facts.run
     optim, objective, steps = settings.get("optim", {}), settings.get("objective", {}), settings.get("steps", 0)
     epochs = facts.num_rows / max(1, run.data.rows.get("train", 0))

@@ -65,7 +65,7 @@ def page(runs: Runs, live: float | None = None) -> bytes:
     """
     style, script = read("report.css"), "\n".join(map(read, SCRIPTS))
     policy = (
-        f"default-src 'none'; script-src '{fingerprint(script)}'; style-src '{fingerprint(style)}'; img-src data:; "
+        f"default-src 'none'; script-src '{csp_hash(script)}'; style-src '{csp_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     headers = run_headers(runs)
@@ -106,7 +106,7 @@ def read(name: str) -> str:
     return resources.files("electrakit.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def fingerprint(source: str) -> str:
+def csp_hash(source: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
