@@ -123,13 +123,13 @@ def run_glue(config: GlueConfig) -> None:
     rows = dict(zip(results.tasks, found.rows, strict=True))
     table = Table(*(found.header[place] for place in columns))
     for name in dict.fromkeys((*AVERAGED, *rows)):
-        cells = [rows[name].cells[place].text for place in columns] if name in rows else []
+        cells = [rows[name].cells[place] for place in columns] if name in rows else []
         table.add_row(*(cells or [TASKS[name].title, *[DASH] * (len(columns) - 1)]))
     screen.print(table)
     for row in found.rows:
         lines = [f"  {note.plain()}" for note in row.notes or ()]
         if lines:
-            screen.print("\n".join([f"{row.cells[0].text}:", *lines]), markup=False, soft_wrap=True)
+            screen.print("\n".join([f"{row.cells[0]}:", *lines]), markup=False, soft_wrap=True)
     average = results.average
     scope = "the 8 tasks" if average.is_complete else f"{len(average.tasks)} of {len(AVERAGED)} tasks"
     screen.print(f"average over {scope}: {format_percent(average.value)}", markup=False)
@@ -170,7 +170,7 @@ def run_search(config: SearchConfig) -> None:
     # Narrow enough for 80 columns.
     table = Table(*(name.replace(" ", "\n") for name in found.header), box=SIMPLE_HEAD, pad_edge=False)
     for row in found.rows[:MAX_TRIALS]:
-        table.add_row(*(cell.text for cell in row.cells))
+        table.add_row(*row.cells)
     screen.print(table)
     screen.print(f"{config.out}: {BEST} (for --preset), results.md, results.json", markup=False, soft_wrap=True)
 

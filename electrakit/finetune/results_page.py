@@ -12,7 +12,6 @@ from electrakit.common.words import count_runs, format_percent
 from electrakit.finetune.published import REFERENCE, REFERENCE_SCORES
 from electrakit.finetune.results import FinetuneResult, GlueResults, JobResult, TaskResults
 from electrakit.finetune.table import (
-    Cell,
     ScoreRow,
     ScoreTable,
     average_note,
@@ -43,8 +42,8 @@ def task_page(result: FinetuneResult, jobs: Sequence[JobResult], name: str) -> s
     rows = []
     for scores, origin in ((result.medians, f"median of {num_runs}"), (result.test or {}, "the best run")):
         for split, by_metric in scores.items():
-            cells = [(f"{split}, {origin}", metric, format_percent(value)) for metric, value in by_metric.items()]
-            rows += [ScoreRow(tuple(map(Cell, each))) for each in cells]
+            for metric, value in by_metric.items():
+                rows.append(ScoreRow([f"{split}, {origin}", metric, format_percent(value)]))
     return _render(
         {name: result},
         {name: jobs},
@@ -53,7 +52,7 @@ def task_page(result: FinetuneResult, jobs: Sequence[JobResult], name: str) -> s
         average=None,
         small_print=f"model {result.model}; preset {Path(result.preset).name}",
         heading="Scores × 100",
-        scores=ScoreTable(("split", "metric", "score"), tuple(rows)),
+        scores=ScoreTable(["split", "metric", "score"], rows),
     )
 
 

@@ -19,7 +19,7 @@ from electrakit.finetune.finetune import describe_task, find_data
 from electrakit.finetune.job import FinetuneJob, difference, make_jobs
 from electrakit.finetune.results import JobResult, TaskResults, require_no_other_results, summarise
 from electrakit.finetune.run_jobs import JobPool
-from electrakit.finetune.table import DASH, Cell, ScoreRow, ScoreTable
+from electrakit.finetune.table import DASH, ScoreRow, ScoreTable
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -306,6 +306,6 @@ def trials_table(result: SearchResult) -> ScoreTable:
         scores = [trial.median, *([trial.min, trial.max] if has_spread else [])]
         cells = [str(trial.number), *(f"{trial.tried[name]:.3g}" for name in names), *map(format_percent, scores)]
         cells.append(", ".join(trial.notes) or DASH)
-        rows.append(ScoreRow(tuple(map(Cell, cells))))
+        rows.append(ScoreRow(cells))
     titles = [name.replace("_", " ") for name in names]
-    return ScoreTable(("trial", *titles, result.metric, *(["min", "max"] if has_spread else []), "notes"), tuple(rows))
+    return ScoreTable(["trial", *titles, result.metric, *(["min", "max"] if has_spread else []), "notes"], rows)

@@ -1,7 +1,6 @@
 """The tables and plots of results: rows and cells as data, and Markdown and pictures made of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +11,6 @@ from electrakit.finetune.results import GlueAverage, GlueResults, JobResult, Tas
 from electrakit.finetune.tasks import AVERAGED, TASKS
 
 DASH = "–"
-
-
-class Cell(NamedTuple):
-    """A cell, and a remark that stands in brackets or in small print."""
-
-    text: str
-    remark: str = ""
 
 
 class ScoreNote(NamedTuple):
@@ -34,63 +26,62 @@ class ScoreNote(NamedTuple):
         return f"**{self.emphasis}** {self.text}" if self.emphasis else self.text
 
 
-@dataclass(frozen=True)
-class ScoreRow:
-    cells: tuple[Cell, ...]
+class ScoreRow(NamedTuple):
+    cells: list[str]
     kind: str = ""
     """`ours`, `spread` or `published` in the table of all models."""
-    notes: tuple[ScoreNote, ...] | None = None
+    origin: str = ""
+    """Stands after the first cell, in brackets or in small print."""
+    scope: str = ""
+    """The same for the last cell."""
+    notes: list[ScoreNote] | None = None
     """The last column, in tables that have one of notes."""
 
 
-@dataclass(frozen=True)
-class ScoreTable:
-    header: tuple[str, ...]
-    rows: tuple[ScoreRow, ...]
+class ScoreTable(NamedTuple):
+    header: list[str]
+    rows: list[ScoreRow]
 
     def markdown(self) -> str:
         lines = []
         for row in self.rows:
-            cells = [f"{cell.text} ({cell.remark})" if cell.remark else cell.text for cell in row.cells]
-            if row.kind == "ours":
-                cells[0] = f"**{row.cells[0].text}** ({row.cells[0].remark})"
+            name, *cells = row.cells
+            name = f"**{name}**" if row.kind == "ours" else name
+            line = [f"{name} ({row.origin})" if row.origin else name, *cells]
+            if row.scope:
+                line[-1] += f" ({row.scope})"
             if row.notes is not None:
-                cells.append("; ".join(note.markdown() for note in row.notes) or DASH)
-            lines.append(cells)
+                line.append("; ".join(note.markdown() for note in row.notes) or DASH)
+            lines.append(line)
         return markdown_table(self.header, lines)
 
 
 def models_table(results: GlueResults) -> ScoreTable:
     """The table that papers print: measured scores above, the published rows below."""
-    header = ("model", *(TASKS[name].title for name in AVERAGED), "average")
     tasks, average = results.tasks, results.average
-    medians = [Cell(format_percent(tasks[name].median if name in tasks else None)) for name in AVERAGED]
-    spreads = [Cell(format_percent(tasks[name].sd if name in tasks else None)) for name in AVERAGED]
+    medians = [format_percent(tasks[name].median if name in tasks else None) for name in AVERAGED]
+    spreads = [format_percent(tasks[name].sd if name in tasks else None) for name in AVERAGED]
     is_partial = not average.is_complete and average.value is not None
     scope = f"{len(average.tasks)} of {len(AVERAGED)} tasks" if is_partial else ""
     rows = [
-        ScoreRow(
-            (Cell(Path(results.model).name, "ours"), *medians, Cell(format_percent(average.value), scope)), "ours"
-        ),
-        ScoreRow((Cell("standard deviation"), *spreads, Cell(DASH)), "spread"),
+        ScoreRow([Path(results.model).name, *medians, format_percent(average.value)], "ours", "ours", scope),
+        ScoreRow(["standard deviation", *spreads, DASH], "spread"),
     ]
     for row in PUBLISHED:
-        scores = [Cell(f"{score:.1f}") for score in row.scores] or [Cell(DASH)] * len(AVERAGED)
-        rows.append(
-            ScoreRow((Cell(row.name, f"published: {row.source}"), *scores, Cell(f"{row.mean:.1f}")), "published")
-        )
-    return ScoreTable(header, tuple(rows))
+        scores = [f"{score:.1f}" for score in row.scores] or [DASH] * len(AVERAGED)
+        rows.append(ScoreRow([row.name, *scores, f"{row.mean:.1f}"], "published", f"published: {row.source}"))
+    return ScoreTable(["model", *(TASKS[name].title for name in AVERAGED), "average"], rows)
 
 
 def tasks_table(tasks: Mapping[str, TaskResults]) -> ScoreTable:
     """Each task with its spread and its notes."""
     rows = []
     for task in tasks.values():
-        scores = [format_percent(value) for value in (task.median, task.mean, task.sd, task.min, task.max)]
+        scores = map(format_percent, (task.median, task.mean, task.sd, task.min, task.max))
         cells = [task.title, task.metric, *scores, str(task.best_seed), task.start_from or "the model"]
-        rows.append(ScoreRow(tuple(map(Cell, cells)), notes=tuple(notes_of(task))))
-    header = ("task", "metric", "median", "mean", "sd", "min", "max", "best seed", "begins with", "notes")
-    return ScoreTable(header, tuple(rows))
+        rows.append(ScoreRow(cells, notes=notes_of(task)))
+    header = ["task", "metric", "median", "mean", "sd", "min", "max", "best seed", "begins with", "notes"]
+    return ScoreTable(header, rows)
 
 
 def notes_of(task: TaskResults) -> list[ScoreNote]:
