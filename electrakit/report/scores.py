@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import dataclass
 
 from electrakit.finetune.published import ELECTRA_BASE, PAPER, PUBLISHED
-from electrakit.finetune.results import GlueResults, GlueTaskResults
+from electrakit.finetune.results import GlueResults
 from electrakit.finetune.tasks import AVERAGED, TASKS
 from electrakit.model.counts import count_parameters, flops_per_step
 from electrakit.runs import layout
@@ -43,28 +43,13 @@ class RunPoint:
 
 
 @dataclass(frozen=True)
-class TaskScore:
-    """Of the fine-tuning runs of a task, × 100."""
-
-    median: float
-    deviation: float | None
-    """None if there is one run only."""
-
-
-@dataclass(frozen=True)
 class GlueRow:
     """The GLUE scores of a run."""
 
     name: str
     place: int
     """Its place among the runs."""
-    scores: dict[str, TaskScore]
-    average: float | None
-    is_complete: bool
-    """Whether the average is over all eight tasks."""
-    num_tasks: int
-    num_seeds: int
-    notes: list[str]
+    results: GlueResults
 
 
 def published_points() -> list[PublishedPoint]:
@@ -95,36 +80,30 @@ def parameters_of(run: RunFiles) -> int | None:
 
 
 def glue_rows(runs: dict[str, RunFiles]) -> list[GlueRow]:
-    """One for each run that has scores."""
+    """One for each run that has scores. Damaged results are none."""
     rows = []
     for place, (name, run) in enumerate(runs.items()):
-        results = GlueResults()
-        with contextlib.suppress(ValueError):  # damaged: as if there were none
+        with contextlib.suppress(ValueError):
             results = GlueResults.from_json(run.glue)
-        tasks = {key: task for key, task in results.tasks.items() if key in TITLES}
-        if tasks:
-            rows.append(
-                GlueRow(
-                    name=name,
-                    place=place,
-                    scores={key: TaskScore(100 * task.median, _percent(task.sd)) for key, task in tasks.items()},
-                    average=_percent(results.average.value),
-                    is_complete=results.average.is_complete,
-                    num_tasks=len(results.average.tasks),
-                    num_seeds=results.num_seeds,
-                    notes=[note for task in tasks.values() for note in _notes(task)],
-                )
-            )
+            if results.tasks.keys() & TITLES.keys():
+                rows.append(GlueRow(name, place, results))
     return rows
 
 
 def glue_notes(runs: dict[str, RunFiles], rows: list[GlueRow]) -> list[str]:
     """What must not be overlooked about the scores, and how to get those that are missing."""
-    notes = [f"{row.name}: {note}" for row in rows for note in row.notes]
+    notes = []
+    for row in rows:
+        for task in [task for name, task in row.results.tasks.items() if name in TITLES]:
+            if task.collapsed:
+                count = f"{len(task.collapsed)} of {len(task.seeds)}"
+                notes.append(f"{row.name}: {task.title}: {count} fine-tuning runs collapsed")
+            if task.warnings:
+                notes.append(f"{row.name}: {'; '.join(task.warnings)}")
     notes += [
-        f"{row.name}: the mean is over {row.num_tasks} of 8 tasks, not that of the papers"
+        f"{row.name}: the mean is over {len(row.results.average.tasks)} of 8 tasks, not that of the papers"
         for row in rows
-        if not row.is_complete
+        if not row.results.average.is_complete
     ]
     missing = [name for name in runs if name not in {row.name for row in rows}]
     if missing:
@@ -136,19 +115,14 @@ def glue_notes(runs: dict[str, RunFiles], rows: list[GlueRow]) -> list[str]:
 
 
 def compute_points(runs: dict[str, RunFiles]) -> list[RunPoint]:
-    averages = {row.name: row.average for row in glue_rows(runs) if row.is_complete}
+    averages = {row.name: row.results.average for row in glue_rows(runs)}
+    scores = {
+        name: 100 * average.value
+        for name, average in averages.items()
+        if average.is_complete and average.value is not None
+    }
     return [
-        RunPoint(place, name, flops, averages.get(name))
+        RunPoint(place, name, flops, scores.get(name))
         for place, (name, run) in enumerate(runs.items())
         if (flops := flops_of(run))
     ]
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _notes(task: GlueTaskResults) -> list[str]:
-    num_collapsed, num_seeds = len(task.collapsed), len(task.seeds)
-    notes = [f"{task.title}: {num_collapsed} of {num_seeds} fine-tuning runs collapsed"] if num_collapsed else []
-    return [*notes, "; ".join(task.warnings)] if task.warnings else notes
