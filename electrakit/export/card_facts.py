@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 # Our metrics -> names on the Hub, where they differ.
-METRICS = {"matthews": "matthews_correlation", "spearman": "spearmanr"}
+HUB_METRICS = {"matthews": "matthews_correlation", "spearman": "spearmanr"}
 
 
 # GLUE
@@ -91,7 +91,7 @@ def eval_results(results: GlueResults) -> list["EvalResult"]:
             dataset_name=f"GLUE {task.title}",
             dataset_config=name,
             dataset_split=TASKS[name].split(split).hf,
-            metric_type=METRICS.get(task.metric, task.metric),
+            metric_type=HUB_METRICS.get(task.metric, task.metric),
             metric_name=f"{task.metric}, median of {count_runs(len(task.seeds))}",
             metric_value=round(task.medians[split][task.metric], 4),
         )

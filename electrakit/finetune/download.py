@@ -19,12 +19,8 @@ TIMEOUT = 30.0
 def download(folder: Path, tasks: Sequence[str] = ()) -> list[Path]:
     """Fetch what is missing in the folder; return the files of the tasks."""
     wanted = [find_task(name) for name in tasks] or list(TASKS.values())
-    made: list[Path] = []
     with explain_write_errors(folder):
-        for task in wanted:
-            for item in task.downloads:
-                made += fetch(item, folder)
-    return made
+        return [path for task in wanted for item in task.downloads for path in fetch(item, folder)]
 
 
 def fetch(item: Download, folder: Path) -> list[Path]:
