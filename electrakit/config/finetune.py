@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from tyro.conf import Positional, Suppress, arg
 
@@ -24,7 +24,7 @@ from electrakit.config.corpus import Engine
 ClassifierHead = Literal["official", "transformers"]
 Precision = Literal["fp32", "bf16", "float32", "bfloat16"]
 """The last two are older names: settings hold the first two."""
-PRECISIONS = {"float32": "fp32", "bfloat16": "bf16"}
+PRECISION_ALIASES = {"float32": "fp32", "bfloat16": "bf16"}
 Size = Literal["small", "base", "large"]
 Start = Literal["mnli", "model"]
 Keep = Literal["best", "all", "none"]
@@ -57,7 +57,7 @@ class FinetuneSettings(Settings):
     """`official`: without bias correction, and warm-up and decay of the rate multiply."""
     head: ClassifierHead = "official"
     """`official`: dropout and a linear layer on [CLS]; `transformers`: what transformers has for the family."""
-    precision: Precision = with_aliases("fp32", **PRECISIONS)
+    precision: Precision = with_aliases("fp32", **PRECISION_ALIASES)
 
     def check(self) -> None:
         check_positive(self.values("lr", "epochs", "batch_size", "layer_decay", "max_grad_norm"))
@@ -67,7 +67,7 @@ class FinetuneSettings(Settings):
 
     def identity(self) -> dict[str, Any]:
         """With the older names of precisions, which results on disk have always had: their fingerprints stay valid."""
-        older = {new: old for old, new in PRECISIONS.items()}
+        older = {new: old for old, new in PRECISION_ALIASES.items()}
         return super().identity() | {"precision": older[self.precision]}
 
 
@@ -144,7 +144,7 @@ class TuningConfig(VerbSettings):
     """Decoupled weight decay, of matrices only."""
     head: ClassifierHead | None = None
     """`official`: dropout and a linear layer on [CLS]; `transformers`: what transformers has for the family."""
-    precision: Annotated[Precision | None, arg(metavar="{fp32,bf16}")] = with_aliases(None, **PRECISIONS)
+    precision: Annotated[Precision | None, arg(metavar="{fp32,bf16}")] = with_aliases(None, **PRECISION_ALIASES)
     """bf16 is faster where the hardware supports it; fp32 by default."""
     keep: Keep = may_change("best")
     """Which runs' models to keep."""
@@ -170,7 +170,7 @@ class TuningConfig(VerbSettings):
         changes: dict[str, Any] = {"length": length}
         for path in preset_files(self.preset):
             content = read_preset(path)
-            changes |= content["settings"] | content["tasks"].get(task, {})
+            changes |= content.settings | content.tasks.get(task, {})
         return replace(preset(size, task, epochs, start_from), **(changes | self.changes()))
 
 
@@ -184,7 +184,14 @@ def preset_files(preset: str) -> list[Path]:
     return [path] if path.is_file() else []
 
 
-def read_preset(path: Path) -> dict[str, Any]:
+class PresetFile(NamedTuple):
+    """Settings for all tasks, and for some of them by name."""
+
+    settings: dict[str, Any]
+    tasks: dict[str, dict[str, Any]]
+
+
+def read_preset(path: Path) -> PresetFile:
     """A JSON file: {"settings": {...}} for all tasks, {"tasks": {"rte": {...}}} for some. All of it is checked."""
     content = read_file(path)
     parts: dict[str, Any] = {"settings": {}, "tasks": {}} | content if isinstance(content, dict) else {}
@@ -199,7 +206,7 @@ def read_preset(path: Path) -> dict[str, Any]:
             FinetuneSettings.from_json(settings)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-    return parts
+    return PresetFile(parts["settings"], parts["tasks"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -256,6 +256,6 @@ def check_preset(config: TuningConfig) -> None:
     """Refuse a file of settings for a task that does not exist: it would silently change nothing."""
     known = (*TASKS, *TOKEN_TASKS)
     for path in preset_files(config.preset):
-        unknown = [name for name in read_preset(path)["tasks"] if name not in known]
+        unknown = [name for name in read_preset(path).tasks if name not in known]
         if unknown:
             raise UserError(f"{path}: there is no task {unknown[0]!r}; there are {', '.join(known)}")

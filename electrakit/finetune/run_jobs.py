@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,6 +20,8 @@ from electrakit.finetune.job import FinetuneJob
 from electrakit.finetune.results import JobResult, best_results
 from electrakit.finetune.train_job import finetune_job, predict_test
 
+Group = TypeVar("Group", str, int)
+"""Of jobs: the name of a task, or the number of a trial."""
 # Network file systems remember for up to a minute that a file is not there.
 SECONDS_UNTIL_VISIBLE = 120.0
 
@@ -34,8 +36,8 @@ class JobPool(contextlib.ExitStack):
         self.is_in_process = is_in_process or has_one_worker
         self._workers: WorkerPool | None = None
 
-    def results_of(self, jobs: Mapping[str, Sequence[FinetuneJob]]) -> dict[str, list[JobResult]]:
-        """The results of all jobs, by task. Those that are missing are run."""
+    def results_of(self, jobs: Mapping[Group, Sequence[FinetuneJob]]) -> dict[Group, list[JobResult]]:
+        """The results of groups of jobs. Those that are missing are run."""
         every = [job for group in jobs.values() for job in group]
         found = {job: result for job in every if (result := job.finished()) is not None}
         missing = [job for job in every if job not in found]
@@ -61,6 +63,7 @@ class JobPool(contextlib.ExitStack):
             pass
 
     def _train(self, jobs: Sequence[FinetuneJob]) -> Iterator[FinetuneJob]:
+        """The models that they start from come first, if they were not kept."""
         if starts := dict.fromkeys(job.start for job in jobs if job.start is not None):
             self.ensure_models(starts)
         yield from self._run(finetune_job, jobs)

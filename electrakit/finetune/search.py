@@ -215,11 +215,9 @@ def run_round(
     # With pruning one seed of all trials after the other, else all seeds at once.
     width = 1 if config.prune else config.seeds
     for start in range(0, config.seeds, width):
-        running = {
-            str(number): group[start : start + width] for number, group in trial_jobs.items() if number not in pruned
-        }
-        for name, found in pool.results_of(running).items():
-            results[int(name)] += found
+        running = {number: group[start : start + width] for number, group in trial_jobs.items() if number not in pruned}
+        for number, found in pool.results_of(running).items():
+            results[number] += found
         num_seeds = start + width
         for each in trials if num_seeds < config.seeds else ():
             if each.number not in pruned:
@@ -235,10 +233,9 @@ def run_round(
         else:
             study.tell(each.number, done.median)
         tried = ", ".join(f"{name} {value:.3g}" for name, value in done.tried.items())
-        line = (
-            f"trial {done.number} of {config.trials}: {jobs[0].task.metrics[0]} {format_percent(done.median)}; {tried}"
-        )
-        console.print("; ".join([line, *done.notes]), markup=False, soft_wrap=True)
+        score = f"{jobs[0].task.metrics[0]} {format_percent(done.median)}"
+        line = "; ".join([f"trial {done.number} of {config.trials}: {score}", tried, *done.notes])
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def jobs_of_trial(jobs: Sequence[FinetuneJob], trial: "FrozenTrial") -> list[FinetuneJob]:
