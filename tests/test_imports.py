@@ -11,6 +11,8 @@ import electrakit
 
 PACKAGE = Path(electrakit.__file__).parent
 
+# What results.json of `electra glue` holds, and the names of its tasks. They need no torch.
+GLUE_RESULTS = {"finetune.results", "finetune.tasks"}
 # A folder may import itself, and these; a dotted name is one module of another folder.
 MAY_IMPORT = {
     "common": set(),
@@ -20,13 +22,13 @@ MAY_IMPORT = {
     "objective": {"common", "config", "model"},
     "runs": {"common", "config"},
     "train": {"common", "config", "data", "model", "objective", "runs"},
-    "export": {"common", "config", "data", "model", "objective", "runs", "train"},
+    "export": {"common", "config", "data", "model", "objective", "runs", "train", *GLUE_RESULTS},
     # Any transformers encoder, not only ours.
     "finetune": {"common", "config"},
     "tensorflow": {"common", "config", "data"},
     "doctor": {"common", "config", "data", "runs"},
     # It reads files and needs no torch.
-    "report": {"common", "config", "runs", "doctor", "model.counts", "finetune.published"},
+    "report": {"common", "config", "runs", "doctor", "model.counts", "finetune.published", *GLUE_RESULTS},
     "playground": {"common", "config", "data", "model", "objective", "runs"},
 }
 

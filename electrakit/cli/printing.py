@@ -109,7 +109,7 @@ def _decoded(ids: Any, vocabulary: list[str], special_ids: dict[str, int], numbe
 def run_glue(config: GlueConfig) -> None:
     """Run GLUE, or fetch its data, and print the table."""
     from electrakit.finetune.glue import glue
-    from electrakit.finetune.table import DASH, TASK_COLUMNS, tasks_table
+    from electrakit.finetune.table import DASH, tasks_table
     from electrakit.finetune.tasks import AVERAGED, TASKS
 
     screen = Console(highlight=False)
@@ -118,17 +118,18 @@ def run_glue(config: GlueConfig) -> None:
         screen.print(f"{config.download}: {len(results.downloaded)} files of GLUE are there", markup=False)
         return
     found = tasks_table(results.tasks)
-    columns = [place for place, column in enumerate(TASK_COLUMNS) if column.on_terminal]
+    # A terminal has no room for all.
+    columns = [place for place, name in enumerate(found.header) if name not in ("best seed", "notes")]
     rows = dict(zip(results.tasks, found.rows, strict=True))
     table = Table(*(found.header[place] for place in columns))
     for name in dict.fromkeys((*AVERAGED, *rows)):
-        cells = [rows[name].cells[place].text for place in columns] if name in rows else []
+        cells = [rows[name].cells[place] for place in columns] if name in rows else []
         table.add_row(*(cells or [TASKS[name].title, *[DASH] * (len(columns) - 1)]))
     screen.print(table)
     for row in found.rows:
         lines = [f"  {note.plain()}" for note in row.notes or ()]
         if lines:
-            screen.print("\n".join([f"{row.cells[0].text}:", *lines]), markup=False, soft_wrap=True)
+            screen.print("\n".join([f"{row.cells[0]}:", *lines]), markup=False, soft_wrap=True)
     average = results.average
     scope = "the 8 tasks" if average.is_complete else f"{len(average.tasks)} of {len(AVERAGED)} tasks"
     screen.print(f"average over {scope}: {format_percent(average.value)}", markup=False)
@@ -169,20 +170,20 @@ def run_search(config: SearchConfig) -> None:
     # Narrow enough for 80 columns.
     table = Table(*(name.replace(" ", "\n") for name in found.header), box=SIMPLE_HEAD, pad_edge=False)
     for row in found.rows[:MAX_TRIALS]:
-        table.add_row(*(cell.text for cell in row.cells))
+        table.add_row(*row.cells)
     screen.print(table)
     screen.print(f"{config.out}: {BEST} (for --preset), results.md, results.json", markup=False, soft_wrap=True)
 
 
 def run_predict(config: PredictConfig) -> None:
     """Predict a file; to standard output if no other place is named."""
-    from electrakit.finetune.predict import predict_file, write_predictions
+    from electrakit.finetune.predict import predict_file
 
     predictions = predict_file(config.model, config.file, config.text, config.device)
     if config.out is None:
         sys.stdout.write(predictions.text)
     else:
-        write_predictions(predictions, config.out)
+        predictions.write(config.out)
 
 
 def run_export(config: ExportConfig) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from tyro.conf import Positional, Suppress, arg
 
@@ -24,9 +24,10 @@ from electrakit.config.corpus import Engine
 ClassifierHead = Literal["official", "transformers"]
 Precision = Literal["fp32", "bf16", "float32", "bfloat16"]
 """The last two are older names: settings hold the first two."""
-PRECISIONS = {"float32": "fp32", "bfloat16": "bf16"}
+PRECISION_ALIASES = {"float32": "fp32", "bfloat16": "bf16"}
 Size = Literal["small", "base", "large"]
 Start = Literal["mnli", "model"]
+Keep = Literal["best", "all", "none"]
 LabelKind = Literal["classification", "regression"]
 BEST = "best.json"  # the settings that a search has found
 
@@ -56,7 +57,7 @@ class FinetuneSettings(Settings):
     """`official`: without bias correction, and warm-up and decay of the rate multiply."""
     head: ClassifierHead = "official"
     """`official`: dropout and a linear layer on [CLS]; `transformers`: what transformers has for the family."""
-    precision: Precision = with_aliases("fp32", **PRECISIONS)
+    precision: Precision = with_aliases("fp32", **PRECISION_ALIASES)
 
     def check(self) -> None:
         check_positive(self.values("lr", "epochs", "batch_size", "layer_decay", "max_grad_norm"))
@@ -66,7 +67,7 @@ class FinetuneSettings(Settings):
 
     def identity(self) -> dict[str, Any]:
         """With the older names of precisions, which results on disk have always had: their fingerprints stay valid."""
-        older = {new: old for old, new in PRECISIONS.items()}
+        older = {new: old for old, new in PRECISION_ALIASES.items()}
         return super().identity() | {"precision": older[self.precision]}
 
 
@@ -143,9 +144,9 @@ class TuningConfig(VerbSettings):
     """Decoupled weight decay, of matrices only."""
     head: ClassifierHead | None = None
     """`official`: dropout and a linear layer on [CLS]; `transformers`: what transformers has for the family."""
-    precision: Annotated[Precision | None, arg(metavar="{fp32,bf16}")] = with_aliases(None, **PRECISIONS)
+    precision: Annotated[Precision | None, arg(metavar="{fp32,bf16}")] = with_aliases(None, **PRECISION_ALIASES)
     """bf16 is faster where the hardware supports it; fp32 by default."""
-    keep: Literal["best", "all", "none"] = may_change("best")
+    keep: Keep = may_change("best")
     """Which runs' models to keep."""
 
     def check(self) -> None:
@@ -165,25 +166,32 @@ class TuningConfig(VerbSettings):
         self, size: Size, task: str, epochs: float, start_from: str | None = None, length: int = 128
     ) -> FinetuneSettings:
         """The preset's settings for a task, with the changes."""
-        if self.preset in FINETUNE_PRESETS:
-            preset = FINETUNE_PRESETS[self.preset](size, task, epochs, start_from)
-            return replace(preset, **({"length": length} | self.changes()))
-        found: dict[str, Any] = {"length": length}
+        preset = FINETUNE_PRESETS.get(self.preset, paper)
+        changes: dict[str, Any] = {"length": length}
         for path in preset_files(self.preset):
             content = read_preset(path)
-            found |= content["settings"] | content["tasks"].get(task, {})
-        return replace(paper(size, task, epochs, start_from), **(found | self.changes()))
+            changes |= content.settings | content.tasks.get(task, {})
+        return replace(preset(size, task, epochs, start_from), **(changes | self.changes()))
 
 
 def preset_files(preset: str) -> list[Path]:
     """A file of settings; or a folder with one, or with those of several searches, one for each task."""
     path = Path(preset)
+    if preset in FINETUNE_PRESETS:
+        return []
     if path.is_dir():
         return [path / BEST] if (path / BEST).is_file() else sorted(path.glob(f"*/{BEST}"))
     return [path] if path.is_file() else []
 
 
-def read_preset(path: Path) -> dict[str, Any]:
+class PresetFile(NamedTuple):
+    """Settings for all tasks, and for some of them by name."""
+
+    settings: dict[str, Any]
+    tasks: dict[str, dict[str, Any]]
+
+
+def read_preset(path: Path) -> PresetFile:
     """A JSON file: {"settings": {...}} for all tasks, {"tasks": {"rte": {...}}} for some. All of it is checked."""
     content = read_file(path)
     parts: dict[str, Any] = {"settings": {}, "tasks": {}} | content if isinstance(content, dict) else {}
@@ -198,7 +206,7 @@ def read_preset(path: Path) -> dict[str, Any]:
             FinetuneSettings.from_json(settings)
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-    return parts
+    return PresetFile(parts["settings"], parts["tasks"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +311,7 @@ class SearchConfig(FinetuneConfig):
     prune: bool = False
     """A trial whose first seeds are worse than the median of the others gets no more of them."""
     test: Suppress[Path | None] = None
-    keep: Annotated[Literal["best", "all", "none"], Suppress] = "none"
+    keep: Suppress[Keep] = "none"
 
     def check(self) -> None:
         super().check()

@@ -14,7 +14,6 @@ Share = Literal["nothing", "embeddings", "encoder"]
 ObjectiveKind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]
 Optimizer = Literal["official_adam", "adamw", "lamb", "muon"]
 Schedule = Literal["official", "linear", "cosine", "cosine_restarts", "constant"]
-Precision = Literal["auto", "fp32", "bf16"]
 
 DISC_WEIGHTS = {"electra": 50.0, "replace_mlm": 1.0, "all_tokens_mlm": 7.0}
 """Of the discriminator's loss beside the generator's, by kind of objective. The first is the paper's; it gives none for the others."""
@@ -128,7 +127,7 @@ class PretrainConfig(Settings):
     """The training objective."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """The optimizer."""
-    precision: Precision = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of matrix products. auto: bf16 where the hardware supports it, else fp32. Weights and optimizer state are in fp32."""
     deterministic: bool = may_change(False)
     """On a GPU: use deterministic operations only, some of which are slower. On a CPU all are deterministic."""

@@ -11,10 +11,10 @@ import numpy as np
 from electrakit import __version__
 from electrakit.common import plots
 from electrakit.common.templates import render
-from electrakit.common.words import counted, format_duration, format_words
+from electrakit.common.words import count_runs, counted, format_duration, format_percent, format_words
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.data.rows import DocumentCounts
-from electrakit.export.card_facts import NetworkFacts, RunFacts, eval_results, glue_section
+from electrakit.export.card_facts import NetworkFacts, RunFacts, eval_results, glue_warnings, task_rows
 from electrakit.runs.files import Environment, MetricsLine, RunFiles
 
 # The picture, beside the card.
@@ -83,7 +83,7 @@ def write_card(facts: RunFacts, network: NetworkFacts, folder: Path) -> None:
         num_train_rows=rows.get("train", 0),
         length=facts.run.data.length,
         data=data_rows(facts),
-        training=training_rows(facts, network.is_custom),
+        training=training_facts(facts, network.is_custom),
         network_columns=("network", *NETWORK_COLUMNS.values()),
         network_rows=network_rows(settings),
         picture=PICTURE,
@@ -91,7 +91,11 @@ def write_card(facts: RunFacts, network: NetworkFacts, folder: Path) -> None:
         num_valid_rows=min(settings.get("valid_rows", 0), rows.get("valid", 0)),
         validation_step=line.get("step"),
         validation=validation_rows(facts),
-        glue=glue_section(facts.glue) if is_scored and facts.glue else None,
+        glue=facts.glue if is_scored else None,
+        task_rows=task_rows,
+        glue_warnings=glue_warnings,
+        runs=count_runs,
+        percent=format_percent,
         onnx=[(f"`{one.file}`" if one.file else "torch", *one.cells()) for one in network.onnx],
         share_of_paper=facts.num_positions / PAPER_POSITIONS,
         paper_positions=format_words(PAPER_POSITIONS),
@@ -156,7 +160,7 @@ def describe_sources(names: Sequence[str], known: dict[str, Any]) -> str:
     return f"{text}: {shown}" if len(names) <= 3 else f"{text}; the largest are {shown}"
 
 
-def training_rows(facts: RunFacts, is_custom: bool) -> list[tuple[str, str]]:
+def training_facts(facts: RunFacts, is_custom: bool) -> list[tuple[str, str]]:
     settings, run = facts.run.settings, facts.run
     optim, objective, steps = settings.get("optim", {}), settings.get("objective", {}), settings.get("steps", 0)
     epochs = facts.num_rows / max(1, run.data.rows.get("train", 0))

@@ -2,15 +2,17 @@
 
 import contextlib
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from electrakit.common.errors import UserError
 from electrakit.common.words import count_runs, format_percent
 from electrakit.config.outputs import ExportConfig
 from electrakit.data.manifest import Manifest, read_manifest
 from electrakit.export.onnx import OnnxMeasurement
+from electrakit.finetune.results import GlueResults
+from electrakit.finetune.tasks import TASKS
 from electrakit.model.counts import HeadKind, flops_per_step
 from electrakit.model.huggingface.write_model import TrainedNetwork
 from electrakit.runs.files import MetricsLine, RunFiles, read_progress
@@ -19,69 +21,11 @@ from electrakit.runs.settings import read_config
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-# Our splits -> those of GLUE on the Hub. Tasks that are not here have one dev set.
-SPLITS = {"mnli": {"dev": "validation_matched", "dev_mismatched": "validation_mismatched"}}
-ONE_SPLIT = {"dev": "validation"}
 # Our metrics -> names on the Hub, where they differ.
-METRICS = {"matthews": "matthews_correlation", "spearman": "spearmanr"}
+HUB_METRICS = {"matthews": "matthews_correlation", "spearman": "spearmanr"}
 
 
 # GLUE
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlueTask:
-    """The results of a task that a card shows."""
-
-    title: str
-    metric: str
-    median: float
-    medians: dict[str, dict[str, float]]
-    """By split and metric."""
-    sd: float | None
-    min: float
-    max: float
-    seeds: list[int]
-    collapsed: dict[str, list[str]]
-    warnings: list[str]
-    released_splits: list[str] | None = None
-    """Splits with as many rows as were released; None in files of older versions."""
-
-    def is_released(self, split: str) -> bool:
-        """Whether the score is one of the released dataset. Older files do not tell: those with warnings count as not."""
-        return not self.warnings if self.released_splits is None else split in self.released_splits
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlueAverage:
-    value: float | None
-    tasks: list[str]
-    is_complete: bool
-    """Whether it is over all eight tasks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlueResults:
-    """results.json of `electra glue`, as far as a card needs it."""
-
-    tasks: dict[str, GlueTask]
-    average: GlueAverage
-    model: str | None = None
-    weights: str | None = None
-    """A fingerprint of the weights that were scored; None if it is not known."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlueSection:
-    """What the card shows of GLUE results, ready to print."""
-
-    num_runs: str
-    average: str | None
-    is_complete: bool
-    num_averaged: int
-    has_mnli: bool
-    rows: list[list[str]]
-    warnings: list[str]
 
 
 def read_glue(folder: Path, is_required: bool) -> GlueResults | None:
@@ -92,16 +36,9 @@ def read_glue(folder: Path, is_required: bool) -> GlueResults | None:
             raise UserError(f"--glue {folder} has no results.json; name the folder that electra glue wrote (its --out)")
         return None
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        tasks = {name: _known(GlueTask, task) for name, task in stored["tasks"].items()}
-        average = _known(GlueAverage, stored["average"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return GlueResults.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
         raise UserError(f"{path} cannot be read; run electra glue again, or leave --glue out") from None
-    return GlueResults(tasks=tasks, average=average, model=stored.get("model"), weights=stored.get("weights"))
-
-
-def _known(kind: Any, values: dict[str, Any]) -> Any:
-    return kind(**{entry.name: values[entry.name] for entry in fields(kind) if entry.name in values})
 
 
 def scores_of_weights(
@@ -120,30 +57,26 @@ def scores_of_weights(
     return None, [f"{what}: left out of the card; electra glue {config.out} scores these"]
 
 
-def glue_section(results: GlueResults) -> GlueSection:
-    """Medians and spread of each task, and all that must not be overlooked."""
-    tasks, average = results.tasks, results.average
-    warnings = [f"{'; '.join(task.warnings)}." for task in tasks.values() if task.warnings]
+def task_rows(results: GlueResults) -> list[list[str]]:
+    """Median and spread of each task."""
+    return [
+        [
+            task.title,
+            task.metric,
+            *map(format_percent, (task.median, task.sd, task.min, task.max)),
+            str(len(task.seeds)),
+            f"{len(task.collapsed)} of {len(task.seeds)}" if task.collapsed else "–",
+        ]
+        for task in results.tasks.values()
+    ]
+
+
+def glue_warnings(results: GlueResults) -> list[str]:
+    """What must not be overlooked."""
+    warnings = [f"{'; '.join(task.warnings)}." for task in results.tasks.values() if task.warnings]
     if results.weights is None:
         warnings.append("The results do not say which weights were scored: that it was this model is not checked.")
-    return GlueSection(
-        num_runs=count_runs(max(len(task.seeds) for task in tasks.values())),
-        average=None if average.value is None else format_percent(average.value),
-        is_complete=average.is_complete,
-        num_averaged=len(average.tasks),
-        has_mnli="mnli" in tasks,
-        rows=[
-            [
-                task.title,
-                task.metric,
-                *map(format_percent, (task.median, task.sd, task.min, task.max)),
-                str(len(task.seeds)),
-                f"{len(task.collapsed)} of {len(task.seeds)}" if task.collapsed else "–",
-            ]
-            for task in tasks.values()
-        ],
-        warnings=warnings,
-    )
+    return warnings
 
 
 def eval_results(results: GlueResults) -> list["EvalResult"]:
@@ -157,14 +90,14 @@ def eval_results(results: GlueResults) -> list["EvalResult"]:
             dataset_type="nyu-mll/glue",
             dataset_name=f"GLUE {task.title}",
             dataset_config=name,
-            dataset_split=hub_split,
-            metric_type=METRICS.get(task.metric, task.metric),
+            dataset_split=TASKS[name].split(split).hf,
+            metric_type=HUB_METRICS.get(task.metric, task.metric),
             metric_name=f"{task.metric}, median of {count_runs(len(task.seeds))}",
             metric_value=round(task.medians[split][task.metric], 4),
         )
         for name, task in results.tasks.items()
-        for split, hub_split in SPLITS.get(name, ONE_SPLIT).items()
-        if split in task.medians and task.is_released(split)
+        for split in task.medians
+        if task.is_released(split)
     ]
 
 

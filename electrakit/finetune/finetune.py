@@ -5,21 +5,30 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from safetensors.numpy import load_file
+
 from electrakit.common.atomic import atomic_folder, atomic_write, write_lock
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.hardware import num_cores
 from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import ClassifierHead, FinetuneConfig, LabelKind, Precision
-from electrakit.finetune.job import FinetuneJob, TaskData, check_preset, load_rows, model_size
+from electrakit.config.finetune import ClassifierHead, FinetuneConfig, Keep, LabelKind, Precision
+from electrakit.finetune.job import FinetuneJob, TaskData, load_rows, make_jobs
 from electrakit.finetune.metrics import METRICS
-from electrakit.finetune.results import FinetuneResult, ScoresBySplit, require_no_other_results, summary_fields
+from electrakit.finetune.results import (
+    FinetuneResult,
+    ScoresBySplit,
+    best_results,
+    require_no_other_results,
+    summarise,
+)
 from electrakit.finetune.results_page import task_page
-from electrakit.finetune.run_jobs import JobPool, Keep, best_job, remove_models
+from electrakit.finetune.run_jobs import JobPool, best_job, remove_models
 from electrakit.finetune.submission import prediction_lines
 from electrakit.finetune.tasks import TOKEN_TASKS, Task, find_task
 from electrakit.finetune.tokens.tags import with_labels
+from electrakit.finetune.train_job import SCORE_FUNCTIONS, predictions_of
 from electrakit.finetune.user_tables import read_user_table, recognise_task
 
 
@@ -64,13 +73,14 @@ def finetune(
     task_data = find_data(config)
     if task_data.location is None:
         console.print(describe_task(task_data.task), markup=False, soft_wrap=True)
-    jobs = make_jobs(config, task_data)
-    is_in_process = config.seeds == 1 and config.engine == "local"
+    is_single = config.seeds == 1
+    jobs = make_jobs(config, task_data, config.out, num_threads=num_cores() if is_single else 1)
+    is_in_process = is_single and config.engine == "local"
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config, is_in_process) as pool:
         write_json(config.out / "config.json", config.to_json())
         runs = pool.results_of({"task": jobs})["task"]
         best = best_job(jobs, runs)
-        files = next(each for each in runs if each.seed == best.seed).files
+        files = best_results(runs)[0].files
         for name in files:
             if not best.file_path(name).exists():
                 raise UserError(
@@ -80,13 +90,14 @@ def finetune(
         test_scores = None
         if task_data.names_of("test"):
             pool.ensure_test_predictions([best])
-            test_scores = write_predictions(best, config.out)
+            test_scores = write_test_predictions(best, config.out)
         if config.keep != "none":
             pool.ensure_models([best])
             link_model(best, config.out / "model")
-        remove_models({"task": jobs}, {"task": runs}, config.keep)
-        result = FinetuneResult(
-            **summary_fields(runs),
+        remove_models(jobs, best, config.keep)
+        result = summarise(
+            FinetuneResult,
+            runs,
             model=config.model,
             preset=config.preset,
             task=describe_task(task_data.task),
@@ -94,7 +105,7 @@ def finetune(
             test=test_scores,
         )
         write_json(config.out / "results.json", result.as_json())
-        atomic_write(config.out / "results.html", task_page(result, runs, known_name(config, task_data.task)).encode())
+        atomic_write(config.out / "results.html", task_page(result, runs, task_data.known_name or "").encode())
     return result
 
 
@@ -111,11 +122,6 @@ def find_data(config: FinetuneConfig) -> TaskData:
     return TaskData(task, files=tuple((name, str(path)) for name, path in files.items() if path is not None))
 
 
-def known_name(config: FinetuneConfig, task: Task) -> str:
-    """The name of a known task; empty for the user's files, whose folder may be called rte, too."""
-    return task.name if config.task else ""
-
-
 def describe_task(task: Task) -> str:
     """What is predicted from which columns."""
     if task.kind == "spans":
@@ -130,39 +136,8 @@ def describe_task(task: Task) -> str:
     return f"{what}; text is {' and '.join(map(repr, task.columns))}"
 
 
-def make_jobs(config: FinetuneConfig, data: TaskData) -> list[FinetuneJob]:
-    """One for each seed."""
-    assert config.model is not None and config.out is not None
-    check_preset(config)
-    settings = config.settings(
-        model_size(config.model),
-        known_name(config, data.task),
-        data.task.epochs,
-        length=length_for(config.model, data.task),
-    )
-    threads = config.threads or (num_cores() if config.seeds == 1 else 1)
-    return [
-        FinetuneJob(config.model, data, seed, settings, config.out, device=config.device, threads=threads)
-        for seed in range(1, config.seeds + 1)
-    ]
-
-
-def length_for(model: str, task: Task) -> int:
-    """The task's length; for tokens at most as many as the model has positions."""
-    if task.kind == "sentences":
-        return task.length
-    from electrakit.finetune.classifier import load_config, load_tokenizer
-    from electrakit.finetune.encode import num_positions
-
-    return min(task.length, num_positions(load_config(model), load_tokenizer(model)))
-
-
-def write_predictions(job: FinetuneJob, out: Path) -> ScoresBySplit:
+def write_test_predictions(job: FinetuneJob, out: Path) -> ScoresBySplit:
     """Write the test predictions; return their scores if the file has labels."""
-    from safetensors.numpy import load_file
-
-    from electrakit.finetune.train_job import SCORE_FUNCTIONS, predictions_of
-
     task, found = job.task, load_file(job.test_path)
     if task.kind != "sentences":
         rows = {name: load_rows(job.data, name, job.model, job.settings.length)[0] for name in found}

@@ -1,20 +1,22 @@
 """Fine-tunes a model on GLUE: every task with several seeds, MNLI first, then the table and the test predictions."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from electrakit.common.atomic import atomic_write, write_lock
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.json_files import write_json
 from electrakit.common.safe_load import weights_fingerprint
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import ClassifierHead, GlueConfig, Precision, Size, Start
+from electrakit.config.finetune import ClassifierHead, GlueConfig, Keep, Precision, Start
 from electrakit.finetune.download import download as download_glue
-from electrakit.finetune.job import FinetuneJob, TaskData, check_preset, model_size
+from electrakit.finetune.job import FinetuneJob, TaskData, make_jobs
 from electrakit.finetune.metrics import METRICS
-from electrakit.finetune.read_glue import has_split, read_split
+from electrakit.finetune.read_glue import has_split, rows_warning
 from electrakit.finetune.results import (
     GlueResults,
     JobResult,
@@ -24,10 +26,11 @@ from electrakit.finetune.results import (
     summarise_glue,
 )
 from electrakit.finetune.results_page import glue_page
-from electrakit.finetune.run_jobs import JobPool, Keep, best_job, remove_models
+from electrakit.finetune.run_jobs import JobPool, best_job, remove_models
 from electrakit.finetune.submission import combine, write_submission
 from electrakit.finetune.table import glue_markdown, plot_losses, plot_scores
 from electrakit.finetune.tasks import AVERAGED, TASKS, Task, find_task
+from electrakit.finetune.train_job import predictions_of
 
 
 def glue(
@@ -70,22 +73,21 @@ def glue(
     assert config.model is not None and config.data is not None and config.out is not None
     require_no_other_results("glue", config.out)
     chosen = choose_tasks(config)
-    size = model_size(config.model)
     first, second = phases(config, chosen)
-    check_preset(config)
+    jobs = jobs_of_tasks(config, first)
     check_data(config, chosen)
     weights = weights_fingerprint(Path(config.model)) if Path(config.model).is_dir() else None
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         write_json(config.out / "config.json", config.to_json())
-        jobs = {task.name: make_jobs(config, task, size, None) for task in first}
         by_task = pool.results_of(jobs)
         if second:
-            start_job = best_job(jobs["mnli"], by_task["mnli"])
-            later = {task.name: make_jobs(config, task, size, start_job) for task in second}
-            by_task |= pool.results_of(later, start_jobs=[start_job])
+            best_mnli = best_job(jobs["mnli"], by_task["mnli"])
+            later = jobs_of_tasks(config, second, best_mnli)
+            by_task |= pool.results_of(later)
             jobs |= later
         predictions, warnings = predict_tests(pool, jobs, by_task, config.ensemble)
-        remove_models(jobs, by_task, config.keep)
+        for name, group in jobs.items():
+            remove_models(group, best_job(group, by_task[name]), config.keep)
         summaries = summarise_glue(by_task, warnings)
         results = GlueResults(
             model=config.model,
@@ -119,11 +121,12 @@ def choose_tasks(config: GlueConfig) -> list[Task]:
 
 def check_data(config: GlueConfig, tasks: Sequence[Task]) -> None:
     """Read everything once, so that a damaged line is found before a day of training."""
-    assert config.data is not None and config.out is not None
+    assert config.out is not None
     for task in tasks:
-        if not all((config.out / task.name / f"seed_{seed}.json").exists() for seed in range(1, config.seeds + 1)):
-            for name in ("train", *task.names_of("dev"), *TaskData(task, config.data).names_of("test")):
-                read_split(config.data, task, task.split(name))
+        data, folder = TaskData(task, config.data), config.out / task.name
+        if not all((folder / f"seed_{seed}.json").exists() for seed in range(1, config.seeds + 1)):
+            for name in ("train", *data.names_of("dev"), *data.names_of("test")):
+                data.read(name)
 
 
 def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
@@ -140,57 +143,35 @@ def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[
     return first, second
 
 
-def make_jobs(config: GlueConfig, task: Task, size: Size, start_job: FinetuneJob | None) -> list[FinetuneJob]:
-    """One for each seed. `start_job`: the run whose model they start from."""
-    assert config.model is not None and config.out is not None
-    start_name = None if start_job is None else start_job.describe()
-    settings = config.settings(size, task.name, task.epochs, start_name)
-    return [
-        FinetuneJob(
-            model=config.model,
-            data=TaskData(task, config.data),
-            seed=seed,
-            settings=settings,
-            out=config.out / task.name,
-            start_from=None if start_job is None else str(start_job.model_path),
-            start_name=start_name,
-            start_hash=None if start_job is None else start_job.identity_hash(),
-            device=config.device,
-            threads=config.threads or 1,
-        )
-        for seed in range(1, config.seeds + 1)
-    ]
+def jobs_of_tasks(
+    config: GlueConfig, tasks: Sequence[Task], start: FinetuneJob | None = None
+) -> dict[str, list[FinetuneJob]]:
+    """By task, one for each seed. `start`: the run whose model they start from."""
+    assert config.out is not None
+    return {task.name: make_jobs(config, TaskData(task, config.data), config.out / task.name, start) for task in tasks}
 
 
 def predict_tests(
     pool: JobPool, jobs: Mapping[str, Sequence[FinetuneJob]], by_task: Mapping[str, Sequence[JobResult]], ensemble: int
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
     """The test predictions of each task's best runs, by the name of the submitted file; and warnings, by task."""
-    from safetensors.numpy import load_file
-
     chosen: dict[str, list[FinetuneJob]] = {}
     for name, group in jobs.items():
         seeds = {result.seed for result in best_results(by_task[name], ensemble)}
         chosen[name] = [job for job in group if job.seed in seeds and job.data.names_of("test")]
-    pool.ensure_test_predictions([job for group in chosen.values() for job in group], others=jobs.get("mnli", ()))
+    pool.ensure_test_predictions([job for group in chosen.values() for job in group])
     predictions: dict[str, np.ndarray] = {}
-    warnings: dict[str, list[str]] = {}
+    warnings: dict[str, list[str]] = defaultdict(list)
     for name, best in chosen.items():
         task, logits = TASKS[name], [load_file(job.test_path) for job in best]
         for split in best[0].data.names_of("test") if best else ():
             predictions[task.split(split).submission or ""] = combine(task, [each[split] for each in logits])
-            num_rows, released = len(logits[0][split]), task.split(split).num_rows
-            if num_rows != released:
-                warnings.setdefault(name, []).append(
-                    f"{task.title} {split} has {num_rows:,} rows, the released one {released:,}"
-                )
+            warnings[name] += rows_warning(task, task.split(split), len(logits[0][split]), "rows")
     return predictions, warnings
 
 
 def ensemble_scores(by_task: Mapping[str, Sequence[JobResult]], number: int) -> dict[str, float]:
     """Dev scores of the best runs combined, by task."""
-    from electrakit.finetune.train_job import predictions_of
-
     found = {}
     for name in [name for name in TASKS if name in by_task]:
         task, best = TASKS[name], best_results(by_task[name], number)

@@ -7,19 +7,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from safetensors import safe_open
+
 from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_files, hash_text
 from electrakit.common.safe_load import explain_load_errors
 from electrakit.config.finetune import (
-    FINETUNE_PRESETS,
+    FinetuneConfig,
     FinetuneSettings,
+    GlueConfig,
     Size,
     TuningConfig,
     preset_files,
     read_preset,
     size_of,
 )
-from electrakit.finetune.encode import EncodedRows, encode
+from electrakit.finetune.classifier import load_config, load_tokenizer
+from electrakit.finetune.encode import EncodedRows, encode, num_positions
 from electrakit.finetune.read_glue import find_file, has_split, read_split
 from electrakit.finetune.read_hf import hf_files
 from electrakit.finetune.results import REQUIRED, JobResult
@@ -29,6 +33,8 @@ from electrakit.finetune.tokens.tags import encode_tags, read_chunks
 from electrakit.finetune.tokens.windows import encode_squad
 from electrakit.finetune.user_tables import examples_of, read_user_table
 
+# What an identity holds a hash of, for messages.
+HASHED = {"model": "another model", "data": "other data", "start_from": "another model to start from"}
 TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model")
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
 TOKEN_ENCODERS: dict[str, Callable[[Any, Any, int, bool], EncodedRows]] = {"spans": encode_squad, "tags": encode_tags}
@@ -43,6 +49,11 @@ class TaskData:
     """The folder of a known task, or `hf:` and a name."""
     files: tuple[tuple[str, str], ...] = ()
     """The user's files: split and path."""
+
+    @property
+    def known_name(self) -> str | None:
+        """The name of a known task; None for the user's files, whose folder may be called rte, too."""
+        return None if self.location is None else self.task.name
 
     def names_of(self, kind: str) -> tuple[str, ...]:
         """The dev or test splits that have files."""
@@ -91,12 +102,8 @@ class FinetuneJob:
     settings: FinetuneSettings
     out: Path
     """The task's folder."""
-    start_from: str | None = None
-    """A model to start from instead: the best run of another task."""
-    start_name: str | None = None
-    """That run's name in tables."""
-    start_hash: str | None = None
-    """That run's identity_hash."""
+    start: "FinetuneJob | None" = None
+    """The run of another task whose model it starts from."""
     device: str | None = None
     threads: int = 1
     keeps_model: bool = True
@@ -104,6 +111,10 @@ class FinetuneJob:
     @property
     def task(self) -> Task:
         return self.data.task
+
+    @property
+    def initial_model(self) -> str:
+        return self.model if self.start is None else str(self.start.model_path)
 
     @property
     def result_path(self) -> Path:
@@ -131,7 +142,7 @@ class FinetuneJob:
             "seed": self.seed,
             "settings": self.settings.identity(),
             "model": model_fingerprint(self.model),
-            "start_from": self.start_hash,
+            "start_from": None if self.start is None else self.start.identity_hash(),
             "data": self.data.fingerprint("labelled"),
             "threads": self.threads,
         }
@@ -145,8 +156,6 @@ class FinetuneJob:
 
     def has_test(self) -> bool:
         """Whether the test predictions of this run are written."""
-        from safetensors import safe_open
-
         if not self.test_path.exists():
             return False
         with safe_open(self.test_path, "numpy") as file:
@@ -165,12 +174,38 @@ class FinetuneJob:
             raise UserError(
                 f"{self.result_path} has no {missing[0]!r}: an older electrakit wrote it; remove it, and the run is made again"
             )
-        now = json.loads(json.dumps(self.identity()))
-        if before != now:
+        if before != (now := self.identity()):
             raise UserError(
                 f"{self.result_path} is of a run with {difference(before, now)}; use another --out, or remove {self.out}"
             )
         return JobResult.from_json(content)
+
+
+def make_jobs(
+    config: FinetuneConfig | GlueConfig,
+    data: TaskData,
+    out: Path,
+    start: FinetuneJob | None = None,
+    num_threads: int = 1,
+) -> list[FinetuneJob]:
+    """One for each seed, with the settings of the preset. `num_threads`: if the user does not set it."""
+    assert config.model is not None
+    check_preset(config)
+    task, size, length = data.task, model_size(config.model), length_for(config.model, data.task)
+    start_name = None if start is None else start.describe()
+    settings = config.settings(size, data.known_name or "", task.epochs, start_name, length)
+    threads = config.threads or num_threads
+    return [
+        FinetuneJob(config.model, data, seed, settings, out, start, config.device, threads)
+        for seed in range(1, config.seeds + 1)
+    ]
+
+
+def length_for(model: str, task: Task) -> int:
+    """The task's length; for tokens at most as many as the model has positions."""
+    if task.kind == "sentences":
+        return task.length
+    return min(task.length, num_positions(load_config(model), load_tokenizer(model)))
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
@@ -179,10 +214,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
         if before.get(name) != value:
             if isinstance(value, dict) and isinstance(before.get(name), dict):
                 return difference(before[name], value)
-            if name in ("model", "start_from", "data"):
-                what = {"model": "another model", "data": "other data", "start_from": "another model to start from"}
-                return what[name]
-            return f"{name} {before.get(name)}, now {value}"
+            return HASHED.get(name, f"{name} {before.get(name)}, now {value}")
     return "other settings"
 
 
@@ -204,8 +236,6 @@ def load_rows(data: TaskData, name: str, model: str, length: int) -> tuple[Encod
 @lru_cache(maxsize=8)
 def _load_rows(data: TaskData, name: str, model: str, length: int, *state: str) -> tuple[EncodedRows, tuple[str, ...]]:
     """`state`: fingerprints of the files, which may change under the same names."""
-    from electrakit.finetune.classifier import load_tokenizer
-
     examples, tokenizer, is_training = data.read(name), load_tokenizer(model), name == "train"
     if data.task.kind != "sentences":
         return TOKEN_ENCODERS[data.task.kind](examples, tokenizer, length, is_training), examples.warnings
@@ -213,8 +243,6 @@ def _load_rows(data: TaskData, name: str, model: str, length: int, *state: str) 
 
 
 def model_size(model: str) -> Size:
-    from electrakit.finetune.classifier import load_config
-
     config = load_config(model)
     with explain_load_errors(model):  # not every model has a hidden size
         return size_of(config.hidden_size)
@@ -223,7 +251,7 @@ def model_size(model: str) -> Size:
 def check_preset(config: TuningConfig) -> None:
     """Refuse a file of settings for a task that does not exist: it would silently change nothing."""
     known = (*TASKS, *TOKEN_TASKS)
-    for path in preset_files(config.preset) if config.preset not in FINETUNE_PRESETS else []:
-        unknown = [name for name in read_preset(path)["tasks"] if name not in known]
+    for path in preset_files(config.preset):
+        unknown = [name for name in read_preset(path).tasks if name not in known]
         if unknown:
             raise UserError(f"{path}: there is no task {unknown[0]!r}; there are {', '.join(known)}")

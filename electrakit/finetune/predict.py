@@ -11,11 +11,16 @@ from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.progress import console
 from electrakit.config.finetune import FinetuneSettings
+from electrakit.finetune.classifier import load_config, load_tokenizer
+from electrakit.finetune.encode import EncodedRows, encode, num_positions
+from electrakit.finetune.submission import probabilities
 from electrakit.finetune.tasks import TOKEN_TASKS, Task
+from electrakit.finetune.tokens.model import ANSWERABLE_FILE
 from electrakit.finetune.tokens.spans import answers_of, as_json, best_texts, ranked
 from electrakit.finetune.tokens.squad import read_unlabelled
 from electrakit.finetune.tokens.tags import OUTSIDE, TagExamples, encode_tags, sentence_lines, tags_of
 from electrakit.finetune.tokens.windows import encode_squad
+from electrakit.finetune.train_job import choose_device, evaluate, open_finetuned
 from electrakit.finetune.user_tables import examples_of, read_user_table
 
 # Ends of the names of transformers classes.
@@ -67,6 +72,16 @@ class FilePredictions:
     files: dict[str, str] = field(default_factory=dict)
     """As it is written to the folder that is named, if it is more than one file."""
 
+    def write(self, out: Path) -> None:
+        with explain_write_errors(out):
+            if not self.files and out.is_dir():
+                raise UserError(f"--out {out} is a folder; name a file for the predictions")
+            if self.files and (out.suffix or out.is_file()):
+                raise UserError(f"--out {out}: {', '.join(self.files)} will be written; name a folder for them")
+            files = {out / name: content for name, content in self.files.items()} or {out: self.text}
+            for path, content in files.items():
+                atomic_write(path, content.encode())
+
 
 @dataclass(frozen=True)
 class FinetunedModel:
@@ -84,17 +99,18 @@ class FinetunedModel:
 
     @property
     def max_length(self) -> int:
-        from electrakit.finetune.encode import num_positions
-
         return min(MAX_LENGTH, num_positions(self.config, self.tokenizer))
+
+    @property
+    def length(self) -> int:
+        """The one that it was fine-tuned with, if that is known."""
+        return self.notes.get("length") or self.max_length
 
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(self.config.id2label[number] for number in range(self.config.num_labels))
 
-    def logits(self, task: Task, rows: Any) -> np.ndarray:
-        from electrakit.finetune.train_job import choose_device, evaluate, open_finetuned
-
+    def logits(self, task: Task, rows: EncodedRows) -> np.ndarray:
         device = choose_device(self.device)
         model = open_finetuned(self.place, task).to(device)
         return evaluate(model, rows, self.tokenizer.pad_token_id, device, FinetuneSettings())
@@ -117,14 +133,12 @@ def predict(
     text = (text,) if isinstance(text, str) else tuple(text)
     predictions = predict_file(str(model), Path(file), text, device)
     if out is not None:
-        write_predictions(predictions, Path(out))
+        predictions.write(Path(out))
     return predictions.rows
 
 
 def predict_file(place: str, file: Path, text: tuple[str, ...], device: str | None) -> FilePredictions:
     """What is predicted depends on the class of the model."""
-    from electrakit.finetune.classifier import load_config, load_tokenizer
-
     config = load_config(place)
     if not file.is_file():
         raise UserError(f"the file {file} does not exist")
@@ -148,24 +162,8 @@ def predict_file(place: str, file: Path, text: tuple[str, ...], device: str | No
     return predictors[ending](FinetunedModel(place, config, load_tokenizer(place), device), file)
 
 
-def write_predictions(predictions: FilePredictions, out: Path) -> None:
-    files = predictions.files
-    with explain_write_errors(out):
-        if not files and out.is_dir():
-            raise UserError(f"--out {out} is a folder; name a file for the predictions")
-        if not files:
-            atomic_write(out, predictions.text.encode())
-            return
-        if out.suffix or out.is_file():
-            raise UserError(f"--out {out}: {', '.join(files)} will be written; name a folder for them")
-        for name, content in files.items():
-            atomic_write(out / name, content.encode())
-
-
 def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> FilePredictions:
     """The label of each row of a table, or a number."""
-    from electrakit.finetune.encode import encode
-
     table = read_user_table(file)
     columns = tuple(text or model.notes.get("columns", ()) or table.text_columns)
     if not columns or not set(columns) <= set(table.columns):
@@ -173,12 +171,16 @@ def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> 
         raise UserError(f"{file} has the columns {', '.join(table.columns)}, not {wanted}; name them with --text")
     labels = None if model.config.num_labels == 1 else model.labels
     task = Task("own", "own", (), columns, (), label="", labels=labels)
-    length = model.notes.get("length") or model.max_length
     examples = examples_of(table, task, needs_labels=False)
     for warning in examples.warnings:
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
-    rows = encode(examples, model.tokenizer, length)
-    found = [_label_of(labels, each) for each in model.logits(task, rows).astype(float)]
+    rows = encode(examples, model.tokenizer, model.length)
+    logits = model.logits(task, rows).astype(float)
+    if labels is None:
+        found = [LabelPrediction(round(value, 4)) for value in logits[:, 0].tolist()]
+    else:
+        best, shares = logits.argmax(-1), probabilities(logits).max(-1).tolist()
+        found = [LabelPrediction(labels[place], round(share, 4)) for place, share in zip(best, shares, strict=True)]
     columns = ("prediction",) if labels is None else ("prediction", "probability")
     lines = ["\t".join(["index", *columns])]
     lines += [
@@ -187,20 +189,11 @@ def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> 
     return FilePredictions(found, "\n".join(lines) + "\n")
 
 
-def _label_of(labels: tuple[str, ...] | None, logits: np.ndarray) -> LabelPrediction:
-    if labels is None:
-        return LabelPrediction(round(float(logits[0]), 4))
-    powers = np.exp(logits - logits.max())
-    return LabelPrediction(labels[int(logits.argmax())], round(float(powers.max() / powers.sum()), 4))
-
-
 def predict_answers(model: FinetunedModel, file: Path) -> FilePredictions:
     """The answer to each question; a model of SQuAD 2.0 gives none above the threshold that was best on its dev file."""
-    from electrakit.finetune.tokens.model import ANSWERABLE_FILE
-
     may_be_unanswerable = (Path(model.place) / ANSWERABLE_FILE).exists()
     task = TOKEN_TASKS["squad2" if may_be_unanswerable else "squad"]
-    rows = encode_squad(read_unlabelled(file), model.tokenizer, model.notes.get("length") or model.max_length, False)
+    rows = encode_squad(read_unlabelled(file), model.tokenizer, model.length, False)
     best, null_odds = answers_of(rows, model.logits(task, rows))
     texts, shares = best_texts(best, null_odds, model.notes.get("threshold", 0.0)), ranked(best)
     found = [

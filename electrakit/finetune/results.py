@@ -1,13 +1,14 @@
-"""The results of fine-tuning as dataclasses: of one run, of all runs of a task, and of GLUE; files on disk hold the same."""
+"""The results of fine-tuning: of one run, of all runs of a task, and of GLUE, as they are returned and as files hold them."""
 
 import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from electrakit.common.errors import UserError
+from electrakit.common.json_files import read_fields
 from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.tasks import AVERAGED, TASKS
 
@@ -63,6 +64,11 @@ class JobResult:
     def score_or_zero(self) -> float:
         """An undefined score counts as 0, and the run is marked as collapsed."""
         return 0.0 if self.score is None else float(self.score)
+
+    @property
+    def finite_losses(self) -> list[tuple[float, float]]:
+        """The pairs whose loss is a number: files have null for the others."""
+        return [(step, loss) for step, loss in self.losses if loss is not None]
 
     def as_json(self) -> dict[str, Any]:
         content: dict[str, Any] = {}
@@ -131,8 +137,12 @@ class FinetuneResult(TaskResults):
 class GlueTaskResults(TaskResults):
     """A task of GLUE."""
 
-    released_splits: list[str]
-    """The dev splits with as many rows as were released: scores on other rows are not scores of that dataset."""
+    released_splits: list[str] | None = None
+    """The dev splits with as many rows as were released; None in files of older versions."""
+
+    def is_released(self, split: str) -> bool:
+        """Whether the score is one of the released dataset. Older files do not tell: those with warnings count as not."""
+        return not self.warnings if self.released_splits is None else split in self.released_splits
 
 
 @dataclass(frozen=True)
@@ -163,8 +173,28 @@ class GlueResults:
     downloaded: list[Path] = field(default_factory=list)
     """With `download`: the files, and nothing else is set."""
 
+    @property
+    def num_seeds(self) -> int:
+        return max((len(task.seeds) for task in self.tasks.values()), default=0)
+
     def as_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "downloaded"}
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """What `as_json` gave, of this version or an older one; a ValueError if it is something else."""
+        try:
+            tasks = {}
+            for name, task in content["tasks"].items():
+                settings = FinetuneSettings.from_json(FinetuneSettings.known_values(task["settings"]))
+                tasks[name] = read_fields(GlueTaskResults, task | {"settings": settings})
+            average = read_fields(GlueAverage, content["average"])
+            return read_fields(cls, content | {"tasks": tasks, "average": average})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError("not the results of electra glue") from error
+
+
+Summary = TypeVar("Summary", bound=TaskResults)
 
 
 def best_results(results: Sequence[JobResult], number: int = 1) -> list[JobResult]:
@@ -172,40 +202,37 @@ def best_results(results: Sequence[JobResult], number: int = 1) -> list[JobResul
     return sorted(results, key=lambda result: (-result.score_or_zero, result.seed))[:number]
 
 
-def summary_fields(results: Sequence[JobResult]) -> dict[str, Any]:
-    """The fields of TaskResults, by name."""
+def summarise(kind: type[Summary], results: Sequence[JobResult], **more: Any) -> Summary:
+    """All runs of a task. `more`: what `kind` has more than TaskResults."""
     results = sorted(results, key=lambda result: result.seed)
     first, scores = results[0], [result.score_or_zero for result in results]
-    return {
-        "title": first.title,
-        "metric": first.metric,
-        "median": statistics.median(scores),
-        "mean": statistics.fmean(scores),
-        "sd": statistics.stdev(scores) if len(scores) > 1 else None,
-        "min": min(scores),
-        "max": max(scores),
-        "seeds": [result.seed for result in results],
-        "scores": scores,
-        "best_seed": best_results(results)[0].seed,
-        "collapsed": {str(result.seed): result.collapsed for result in results if result.collapsed},
-        "num_undefined": sum(result.score is None for result in results),
-        "medians": {
+    return kind(
+        title=first.title,
+        metric=first.metric,
+        median=statistics.median(scores),
+        mean=statistics.fmean(scores),
+        sd=statistics.stdev(scores) if len(scores) > 1 else None,
+        min=min(scores),
+        max=max(scores),
+        seeds=[result.seed for result in results],
+        scores=scores,
+        best_seed=best_results(results)[0].seed,
+        collapsed={str(result.seed): result.collapsed for result in results if result.collapsed},
+        num_undefined=sum(result.score is None for result in results),
+        medians={
             split: {
                 metric: statistics.median(result.scores[split][metric] or 0.0 for result in results)
                 for metric in metrics
             }
             for split, metrics in first.scores.items()
         },
-        "start_from": first.start_from,
-        "head": first.head,
-        "settings": FinetuneSettings(**first.identity["settings"]),
-        "warnings": list(dict.fromkeys(warning for result in results for warning in result.warnings)),
-        "seconds": sum(result.seconds["all"] for result in results),
-    }
-
-
-def summarise(results: Sequence[JobResult]) -> TaskResults:
-    return TaskResults(**summary_fields(results))
+        start_from=first.start_from,
+        head=first.head,
+        settings=FinetuneSettings(**first.identity["settings"]),
+        warnings=list(dict.fromkeys(warning for result in results for warning in result.warnings)),
+        seconds=sum(result.seconds["all"] for result in results),
+        **more,
+    )
 
 
 def summarise_glue(
@@ -214,15 +241,11 @@ def summarise_glue(
     """All tasks in the order of the table. `more_warnings`: by task, added to those of the runs."""
     tasks = {}
     for name in [name for name in TASKS if by_task.get(name)]:
-        summary = summary_fields(by_task[name])
-        summary["warnings"] += more_warnings.get(name, ())
-        tasks[name] = GlueTaskResults(**summary, released_splits=released_splits(name, by_task[name][0]))
+        answers = by_task[name][0].details.get("answers", {})
+        released = [split for split, each in answers.items() if len(each) == TASKS[name].split(split).num_rows]
+        tasks[name] = summarise(GlueTaskResults, by_task[name], released_splits=released)
+        tasks[name].warnings.extend(more_warnings.get(name, ()))
     return tasks
-
-
-def released_splits(task: str, result: JobResult) -> list[str]:
-    answers = result.details.get("answers", {})
-    return [split for split, each in answers.items() if len(each) == TASKS[task].split(split).num_rows]
 
 
 def average(medians: Mapping[str, float]) -> GlueAverage:

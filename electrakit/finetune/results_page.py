@@ -9,13 +9,11 @@ from typing import Any
 
 from electrakit.common.templates import render
 from electrakit.common.words import count_runs, format_percent
-from electrakit.finetune.published import COLUMNS, REFERENCE
+from electrakit.finetune.published import REFERENCE, REFERENCE_SCORES
 from electrakit.finetune.results import FinetuneResult, GlueResults, JobResult, TaskResults
 from electrakit.finetune.table import (
-    TASK_COLUMNS,
-    Cell,
-    Row,
-    Table,
+    ScoreRow,
+    ScoreTable,
     average_note,
     describe_ensembles,
     describe_scores,
@@ -44,8 +42,8 @@ def task_page(result: FinetuneResult, jobs: Sequence[JobResult], name: str) -> s
     rows = []
     for scores, origin in ((result.medians, f"median of {num_runs}"), (result.test or {}, "the best run")):
         for split, by_metric in scores.items():
-            cells = [(f"{split}, {origin}", metric, format_percent(value)) for metric, value in by_metric.items()]
-            rows += [Row(tuple(map(Cell, each))) for each in cells]
+            for metric, value in by_metric.items():
+                rows.append(ScoreRow([f"{split}, {origin}", metric, format_percent(value)]))
     return _render(
         {name: result},
         {name: jobs},
@@ -54,19 +52,18 @@ def task_page(result: FinetuneResult, jobs: Sequence[JobResult], name: str) -> s
         average=None,
         small_print=f"model {result.model}; preset {Path(result.preset).name}",
         heading="Scores × 100",
-        scores=Table(("split", "metric", "score"), tuple(rows)),
+        scores=ScoreTable(["split", "metric", "score"], rows),
     )
 
 
 def _render(tasks: Mapping[str, TaskResults], by_task: Mapping[str, Sequence[JobResult]], **content: Any) -> str:
-    published = {name: REFERENCE.scores[place] for place, name in enumerate(COLUMNS) if name in tasks}
+    published = {name: score for name, score in REFERENCE_SCORES.items() if name in tasks}
     lowest = min([99.0, *published.values(), *(100 * score for task in tasks.values() for score in task.scores)])
     return render(
         "electrakit.finetune",
         "results_page.html.jinja",
         **content,
         tasks=tasks,
-        task_columns=TASK_COLUMNS,
         task_table=tasks_table(tasks),
         published=published,
         reference=REFERENCE,
@@ -125,16 +122,16 @@ class LossPlot:
     bottom: int = 20
 
     @cached_property
-    def _finite(self) -> list[tuple[float, float]]:
-        return [(step, loss) for result in self.results for step, loss in result.losses if loss is not None]
+    def _points(self) -> list[tuple[float, float]]:
+        return [point for result in self.results for point in result.finite_losses]
 
     @cached_property
     def last_step(self) -> int:
-        return int(max((step for step, _ in self._finite), default=1))
+        return int(max((step for step, _ in self._points), default=1))
 
     @cached_property
     def max_loss(self) -> float:
-        return max((loss for _, loss in self._finite), default=1.0) or 1.0
+        return max((loss for _, loss in self._points), default=1.0) or 1.0
 
     def y(self, loss: float) -> float:
         return (self.height - self.bottom) - (self.height - self.bottom - 10) * loss / self.max_loss
@@ -142,5 +139,4 @@ class LossPlot:
     def points(self, result: JobResult) -> str:
         """As SVG's polyline takes them."""
         scale = (self.width - self.left) / self.last_step
-        finite = [(step, loss) for step, loss in result.losses if loss is not None]
-        return " ".join(f"{self.left + scale * step:.1f},{self.y(loss):.1f}" for step, loss in finite)
+        return " ".join(f"{self.left + scale * step:.1f},{self.y(loss):.1f}" for step, loss in result.finite_losses)

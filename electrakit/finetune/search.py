@@ -4,9 +4,9 @@ What is tried next depends on --seed and on the trials of earlier rounds only: n
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from electrakit.common.atomic import atomic_write, write_lock
 from electrakit.common.errors import UserError, explain_write_errors, first_line
@@ -14,20 +14,21 @@ from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.common.words import format_percent
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import BEST, ClassifierHead, FinetuneSettings, LabelKind, Precision, SearchConfig
-from electrakit.finetune.finetune import describe_task, find_data, make_jobs
-from electrakit.finetune.job import FinetuneJob, difference
-from electrakit.finetune.results import JobResult, require_no_other_results, summarise, summary_fields
-from electrakit.finetune.run_jobs import JobPool, Keep
-from electrakit.finetune.table import DASH, Cell, Row, Table
+from electrakit.config.finetune import BEST, ClassifierHead, FinetuneSettings, Keep, LabelKind, Precision, SearchConfig
+from electrakit.finetune.finetune import describe_task, find_data
+from electrakit.finetune.job import FinetuneJob, difference, make_jobs
+from electrakit.finetune.results import JobResult, TaskResults, require_no_other_results, summarise
+from electrakit.finetune.run_jobs import JobPool
+from electrakit.finetune.table import DASH, ScoreRow, ScoreTable
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
 
 # Of Optuna's study in search.db.
 STUDY_NAME = "search"
 # Trials before Optuna begins to prefer what is near the good ones: its own default.
 NUM_RANDOM = 10
-
-
-SCORE_FIELDS = ("median", "min", "max", "scores", "collapsed", "seconds")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class SearchTrial:
     scores: list[float]
     collapsed: dict[str, list[str]]
     seconds: float
+
+    @property
+    def notes(self) -> list[str]:
+        return ["no more seeds"] * self.is_pruned + ["collapsed"] * bool(self.collapsed)
 
 
 @dataclass(frozen=True)
@@ -104,13 +109,11 @@ def search(
     and `finetune`, results.json, results.md and search.db; returns what is in results.json.
     """
     config = SearchConfig(**locals())
-    optuna = import_optuna()
+    require_optuna()
     assert config.model is not None and config.out is not None
     require_no_other_results("search", config.out)
     task_data = find_data(config)
-    # Trials run side by side, even where each has one seed.
-    num_threads = config.threads or 1
-    jobs = [replace(job, keeps_model=False, threads=num_threads) for job in make_jobs(config, task_data)]
+    jobs = [replace(job, keeps_model=False) for job in make_jobs(config, task_data, config.out)]
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         write_json(config.out / "config.json", config.to_json())
         study = open_study(config, jobs[0])
@@ -118,12 +121,11 @@ def search(
             last = min(first + config.together, config.trials)
             for missing in range(len(study.get_trials(deepcopy=False)), last):
                 choose(study, config, jobs[0].settings, missing, first)
-            this_round = [each for each in study.get_trials() if first <= each.number < last]
-            unfinished = [each for each in this_round if each.state == optuna.trial.TrialState.RUNNING]
+            unfinished = [each for each in study.get_trials()[first:last] if not each.state.is_finished()]
             if unfinished:
                 run_round(pool, study, config, jobs, unfinished)
         result = collect_results(study, config, jobs)
-        write_json(config.out / BEST, make_preset(result, task_data.task.name if config.task else None))
+        write_json(config.out / BEST, make_preset(result, task_data.known_name))
         write_json(config.out / "results.json", asdict(result))
         atomic_write(config.out / "results.md", search_markdown(result).encode())
     if all(len(trial.collapsed) == len(trial.scores) for trial in result.trials):
@@ -132,22 +134,22 @@ def search(
     return result
 
 
-def import_optuna() -> Any:
+def require_optuna() -> None:
     try:
         import optuna
     except ImportError:
         raise UserError("electra search needs Optuna: pip install 'electrakit[search]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
 
 
-def open_study(config: SearchConfig, job: FinetuneJob) -> Any:
+def open_study(config: SearchConfig, job: FinetuneJob) -> "Study":
     """The trials so far. Those of another search are an error."""
-    optuna = import_optuna()
-    assert config.out is not None
+    import optuna
+
+    path = job.out / "search.db"
     try:
         study = optuna.create_study(
-            storage=f"sqlite:///{(config.out / 'search.db').resolve()}",
+            storage=f"sqlite:///{path.resolve()}",
             study_name=STUDY_NAME,
             direction="maximize",
             pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
@@ -155,44 +157,41 @@ def open_study(config: SearchConfig, job: FinetuneJob) -> Any:
         )
         before = study.user_attrs.get("identity")
     except Exception as error:  # of SQLAlchemy, SQLite or alembic
-        reason = first_line(error)
-        raise UserError(f"{config.out / 'search.db'} cannot be used: {reason}; name another --out") from None
+        raise UserError(f"{path} cannot be used: {first_line(error)}; name another --out") from None
     identity = job.identity() | {"searched": {name: list(values) for name, values in config.searched().items()}}
     identity |= {"seed": config.seed, "seeds": config.seeds, "together": config.together, "prune": config.prune}
     if before is None:
         study.set_user_attr("identity", identity)
     elif before != identity:
-        raise UserError(f"{config.out} is a search with {difference(before, identity)}; use another --out")
+        raise UserError(f"{job.out} is a search with {difference(before, identity)}; use another --out")
     return study
 
 
-def choose(study: Any, config: SearchConfig, usual: FinetuneSettings, number: int, first: int) -> None:
+def choose(study: "Study", config: SearchConfig, usual: FinetuneSettings, number: int, first: int) -> None:
     """Store what trial `number` tries, in one transaction. It knows the scores of the trials before `first` only.
 
     The very first trial is the preset itself, if that is within what is searched.
     """
-    optuna = import_optuna()
-    distributions = {
-        name: optuna.distributions.FloatDistribution(*values, log=True)
+    import optuna
+
+    running, searched = optuna.trial.TrialState.RUNNING, config.searched()
+    distributions: dict[str, optuna.distributions.BaseDistribution] = {
+        name: optuna.distributions.FloatDistribution(low=values[0], high=values[1], log=True)
         if name == "lr"
         else optuna.distributions.CategoricalDistribution(values)
-        for name, values in config.searched().items()
+        for name, values in searched.items()
     }
-    preset = {name: getattr(usual, name) for name in distributions}
-    if number == 0 and all(is_within(name, preset[name], values) for name, values in config.searched().items()):
-        chosen = preset
-    else:
-        sampler = optuna.samplers.TPESampler(
-            seed=(config.seed * 1_000_003 + number) % 2**32, n_startup_trials=NUM_RANDOM
-        )
+    chosen = {name: getattr(usual, name) for name in searched}
+    if number > 0 or not all(is_within(name, chosen[name], values) for name, values in searched.items()):
+        seed = (config.seed * 1_000_003 + number) % 2**32
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=NUM_RANDOM)
         in_memory = optuna.create_study(direction="maximize", sampler=sampler)
         for trial in study.get_trials():
             if trial.number >= first:  # of this round: its settings are known, its score is not
-                trial.state, trial.values, trial.datetime_complete = optuna.trial.TrialState.RUNNING, None, None
+                trial.state, trial.values, trial.datetime_complete = running, None, None
                 trial.intermediate_values = {}
             in_memory.add_trial(trial)
         chosen = in_memory.ask(distributions).params
-    running = optuna.trial.TrialState.RUNNING
     study.add_trial(optuna.trial.create_trial(state=running, params=chosen, distributions=distributions))
 
 
@@ -201,72 +200,69 @@ def is_within(name: str, value: float, values: Sequence[float]) -> bool:
 
 
 def run_round(
-    pool: JobPool, study: Any, config: SearchConfig, jobs: Sequence[FinetuneJob], trials: Sequence[Any]
+    pool: JobPool,
+    study: "Study",
+    config: SearchConfig,
+    jobs: Sequence[FinetuneJob],
+    trials: Sequence["FrozenTrial"],
 ) -> None:
     """Run the trials of a round side by side, and store their scores when all are done. Finished runs are not run again."""
-    optuna = import_optuna()
-    trial_jobs = {each.number: jobs_of_trial(config, jobs, each) for each in trials}
+    import optuna
+
+    trial_jobs = {each.number: jobs_of_trial(jobs, each) for each in trials}
     results: dict[int, list[JobResult]] = {each.number: [] for each in trials}
     pruned: set[int] = set()
     # With pruning one seed of all trials after the other, else all seeds at once.
     width = 1 if config.prune else config.seeds
     for start in range(0, config.seeds, width):
-        running = {
-            str(number): group[start : start + width] for number, group in trial_jobs.items() if number not in pruned
-        }
-        for name, found in pool.results_of(running).items():
-            results[int(name)] += found
+        running = {number: group[start : start + width] for number, group in trial_jobs.items() if number not in pruned}
+        for number, found in pool.results_of(running).items():
+            results[number] += found
         num_seeds = start + width
-        if num_seeds < config.seeds:
-            for each in trials:
-                if each.number not in pruned:
-                    trial = optuna.trial.Trial(study, each._trial_id)
-                    if num_seeds not in each.intermediate_values:
-                        trial.report(summarise(results[each.number]).median, step=num_seeds)
-                    if trial.should_prune():
-                        pruned.add(each.number)
+        for each in trials if num_seeds < config.seeds else ():
+            if each.number not in pruned:
+                trial = optuna.trial.Trial(study, each._trial_id)
+                if num_seeds not in each.intermediate_values:
+                    trial.report(summarise(TaskResults, results[each.number]).median, step=num_seeds)
+                if trial.should_prune():
+                    pruned.add(each.number)
     for each in trials:
-        summary, is_pruned = summarise(results[each.number]), each.number in pruned
-        if is_pruned:
+        done = summarise_trial(each, results[each.number], each.number in pruned)
+        if done.is_pruned:
             study.tell(each.number, state=optuna.trial.TrialState.PRUNED)
         else:
-            study.tell(each.number, summary.median)
-        tried = ", ".join(f"{name} {value:.3g}" for name, value in each.params.items())
-        notes = "".join(f"; {note}" for note in notes_of_trial(is_pruned, summary.collapsed))
-        line = f"trial {each.number + 1} of {config.trials}: {summary.metric} {format_percent(summary.median)}; {tried}{notes}"
+            study.tell(each.number, done.median)
+        tried = ", ".join(f"{name} {value:.3g}" for name, value in done.tried.items())
+        score = f"{jobs[0].task.metrics[0]} {format_percent(done.median)}"
+        line = "; ".join([f"trial {done.number} of {config.trials}: {score}", tried, *done.notes])
         console.print(line, markup=False, soft_wrap=True)
 
 
-def notes_of_trial(is_pruned: bool, collapsed: dict[str, list[str]]) -> list[str]:
-    return ["no more seeds"] * is_pruned + ["collapsed"] * bool(collapsed)
+def jobs_of_trial(jobs: Sequence[FinetuneJob], trial: "FrozenTrial") -> list[FinetuneJob]:
+    settings, folder = replace(jobs[0].settings, **trial.params), f"trials/{trial.number + 1:04d}"
+    return [replace(job, settings=settings, out=job.out / folder) for job in jobs]
 
 
-def jobs_of_trial(config: SearchConfig, jobs: Sequence[FinetuneJob], trial: Any) -> list[FinetuneJob]:
-    settings = replace(jobs[0].settings, **trial.params)
-    return [replace(job, settings=settings, out=trial_folder(config, trial.number)) for job in jobs]
+def summarise_trial(trial: "FrozenTrial", results: Sequence[JobResult], is_pruned: bool) -> SearchTrial:
+    summary = vars(summarise(TaskResults, results))
+    scores = {entry.name: summary[entry.name] for entry in fields(SearchTrial) if entry.name in summary}
+    return SearchTrial(number=trial.number + 1, tried=trial.params, is_pruned=is_pruned, **scores)
 
 
-def trial_folder(config: SearchConfig, number: int) -> Path:
-    assert config.out is not None
-    return config.out / "trials" / f"{number + 1:04d}"
-
-
-def collect_results(study: Any, config: SearchConfig, jobs: Sequence[FinetuneJob]) -> SearchResult:
-    optuna = import_optuna()
+def collect_results(study: "Study", config: SearchConfig, jobs: Sequence[FinetuneJob]) -> SearchResult:
     assert config.model is not None
     trials = []
     for trial in study.get_trials():
         if not trial.state.is_finished():  # a longer search was killed in its next round
             continue
-        is_pruned = trial.state == optuna.trial.TrialState.PRUNED
-        results = [result for job in jobs_of_trial(config, jobs, trial) if (result := job.finished()) is not None]
+        is_pruned, trial_jobs = trial.state.name == "PRUNED", jobs_of_trial(jobs, trial)
+        results = [result for job in trial_jobs if (result := job.finished()) is not None]
         if not results or (len(results) < len(jobs) and not is_pruned):
             raise UserError(
-                f"{trial_folder(config, trial.number)} lacks results of a trial that was finished; "
+                f"{trial_jobs[0].out} lacks results of a trial that was finished; "
                 f"put it back, or remove {config.out} and search anew"
             )
-        summary = {name: value for name, value in summary_fields(results).items() if name in SCORE_FIELDS}
-        trials.append(SearchTrial(number=trial.number + 1, tried=trial.params, is_pruned=is_pruned, **summary))
+        trials.append(summarise_trial(trial, results, is_pruned))
     trials.sort(key=lambda trial: (trial.is_pruned, -trial.median, trial.number))
     task = jobs[0].task
     return SearchResult(
@@ -298,7 +294,7 @@ def search_markdown(result: SearchResult) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def trials_table(result: SearchResult) -> Table:
+def trials_table(result: SearchResult) -> ScoreTable:
     """The best trials first."""
     has_spread = result.seeds > 1
     names = list(result.trials[0].tried)
@@ -306,7 +302,7 @@ def trials_table(result: SearchResult) -> Table:
     for trial in result.trials:
         scores = [trial.median, *([trial.min, trial.max] if has_spread else [])]
         cells = [str(trial.number), *(f"{trial.tried[name]:.3g}" for name in names), *map(format_percent, scores)]
-        cells.append(", ".join(notes_of_trial(trial.is_pruned, trial.collapsed)) or DASH)
-        rows.append(Row(tuple(map(Cell, cells))))
+        cells.append(", ".join(trial.notes) or DASH)
+        rows.append(ScoreRow(cells))
     titles = [name.replace("_", " ") for name in names]
-    return Table(("trial", *titles, result.metric, *(["min", "max"] if has_spread else []), "notes"), tuple(rows))
+    return ScoreTable(["trial", *titles, result.metric, *(["min", "max"] if has_spread else []), "notes"], rows)

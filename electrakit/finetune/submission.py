@@ -19,10 +19,13 @@ ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 def combine(task: Task, logits: Sequence[np.ndarray]) -> np.ndarray:
     """The mean of several runs' predictions: class probabilities (N, labels), or numbers (N, 1)."""
-    if task.is_regression:
-        return np.mean(logits, axis=0)
-    powers = [np.exp(each - each.max(-1, keepdims=True)) for each in logits]
-    return np.mean([each / each.sum(-1, keepdims=True) for each in powers], axis=0)
+    return np.mean(logits if task.is_regression else list(map(probabilities, logits)), axis=0)
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """The softmax over the last axis."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
 
 
 def prediction_lines(task: Task, scores: np.ndarray) -> list[str]:
@@ -33,11 +36,6 @@ def prediction_lines(task: Task, scores: np.ndarray) -> list[str]:
     else:
         labels = [task.labels[number] for number in scores.argmax(-1)]
     return ["index\tprediction", *(f"{index}\t{label}" for index, label in enumerate(labels))]
-
-
-def filler_lines(task: Task, num_rows: int) -> list[str]:
-    """The first label, or 0, in every row: for a task that was not run."""
-    return prediction_lines(task, np.zeros((num_rows, len(task.labels or "0"))))
 
 
 def write_submission(predictions: dict[str, np.ndarray], path: Path, fill: bool) -> str:
@@ -52,9 +50,10 @@ def write_submission(predictions: dict[str, np.ndarray], path: Path, fill: bool)
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, (task, split) in FILES.items():
-            lines = (
-                prediction_lines(task, predictions[name]) if name in predictions else filler_lines(task, split.num_rows)
-            )
+            scores = predictions.get(name)
+            if scores is None:  # the first label, or 0, in every row
+                scores = np.zeros((split.num_rows, len(task.labels or "0")))
+            lines = prediction_lines(task, scores)
             archive.writestr(zipfile.ZipInfo(name, ZIP_DATE), "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED)
     atomic_write(path, content.getvalue())
     wrong = [

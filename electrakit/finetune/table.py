@@ -1,45 +1,19 @@
 """The tables and plots of results: rows and cells as data, and Markdown and pictures made of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from electrakit.common.plots import MUTED, PALETTE, add_legend, draw_line, new_figure, to_png
 from electrakit.common.words import count_runs, format_percent, markdown_table
-from electrakit.finetune.published import COLUMNS, PUBLISHED, REFERENCE
+from electrakit.finetune.published import PUBLISHED, REFERENCE, REFERENCE_SCORES
 from electrakit.finetune.results import GlueAverage, GlueResults, JobResult, TaskResults
 from electrakit.finetune.tasks import AVERAGED, TASKS
 
 DASH = "–"
 
 
-class Column(NamedTuple):
-    """A column of the table of tasks."""
-
-    title: str
-    is_text: bool = False
-    """Aligned as text on the page of results."""
-    on_terminal: bool = True
-    """False where a terminal has no room for it."""
-
-
-TASK_COLUMNS = (
-    *map(Column, ("task", "metric", "median", "mean", "sd", "min", "max")),
-    Column("best seed", on_terminal=False),
-    Column("begins with", is_text=True),
-    Column("notes", is_text=True, on_terminal=False),
-)
-
-
-class Cell(NamedTuple):
-    """A cell, and a remark that stands in brackets or in small print."""
-
-    text: str
-    remark: str = ""
-
-
-class Note(NamedTuple):
+class ScoreNote(NamedTuple):
     """What must not be overlooked; some of it emphasised, before the rest."""
 
     text: str
@@ -52,67 +26,71 @@ class Note(NamedTuple):
         return f"**{self.emphasis}** {self.text}" if self.emphasis else self.text
 
 
-@dataclass(frozen=True)
-class Row:
-    cells: tuple[Cell, ...]
+class ScoreRow(NamedTuple):
+    cells: list[str]
     kind: str = ""
     """`ours`, `spread` or `published` in the table of all models."""
-    notes: tuple[Note, ...] | None = None
+    origin: str = ""
+    """Stands after the first cell, in brackets or in small print."""
+    scope: str = ""
+    """The same for the last cell."""
+    notes: list[ScoreNote] | None = None
     """The last column, in tables that have one of notes."""
 
 
-@dataclass(frozen=True)
-class Table:
-    header: tuple[str, ...]
-    rows: tuple[Row, ...]
+class ScoreTable(NamedTuple):
+    header: list[str]
+    rows: list[ScoreRow]
 
     def markdown(self) -> str:
         lines = []
         for row in self.rows:
-            cells = [f"{cell.text} ({cell.remark})" if cell.remark else cell.text for cell in row.cells]
-            if row.kind == "ours":
-                cells[0] = f"**{row.cells[0].text}** ({row.cells[0].remark})"
+            name, *cells = row.cells
+            name = f"**{name}**" if row.kind == "ours" else name
+            line = [f"{name} ({row.origin})" if row.origin else name, *cells]
+            if row.scope:
+                line[-1] += f" ({row.scope})"
             if row.notes is not None:
-                cells.append("; ".join(note.markdown() for note in row.notes) or DASH)
-            lines.append(cells)
+                line.append("; ".join(note.markdown() for note in row.notes) or DASH)
+            lines.append(line)
         return markdown_table(self.header, lines)
 
 
-def models_table(results: GlueResults) -> Table:
+def models_table(results: GlueResults) -> ScoreTable:
     """The table that papers print: measured scores above, the published rows below."""
-    header = ("model", *(TASKS[name].title for name in COLUMNS), "average")
     tasks, average = results.tasks, results.average
-    medians = [Cell(format_percent(tasks[name].median if name in tasks else None)) for name in COLUMNS]
-    spreads = [Cell(format_percent(tasks[name].sd if name in tasks else None)) for name in COLUMNS]
+    medians = [format_percent(tasks[name].median if name in tasks else None) for name in AVERAGED]
+    spreads = [format_percent(tasks[name].sd if name in tasks else None) for name in AVERAGED]
     is_partial = not average.is_complete and average.value is not None
     scope = f"{len(average.tasks)} of {len(AVERAGED)} tasks" if is_partial else ""
     rows = [
-        Row((Cell(Path(results.model).name, "ours"), *medians, Cell(format_percent(average.value), scope)), "ours"),
-        Row((Cell("standard deviation"), *spreads, Cell(DASH)), "spread"),
+        ScoreRow([Path(results.model).name, *medians, format_percent(average.value)], "ours", "ours", scope),
+        ScoreRow(["standard deviation", *spreads, DASH], "spread"),
     ]
     for row in PUBLISHED:
-        scores = [Cell(f"{score:.1f}") for score in row.scores] or [Cell(DASH)] * len(COLUMNS)
-        rows.append(Row((Cell(row.name, f"published: {row.source}"), *scores, Cell(f"{row.mean:.1f}")), "published"))
-    return Table(header, tuple(rows))
+        scores = [f"{score:.1f}" for score in row.scores] or [DASH] * len(AVERAGED)
+        rows.append(ScoreRow([row.name, *scores, f"{row.mean:.1f}"], "published", f"published: {row.source}"))
+    return ScoreTable(["model", *(TASKS[name].title for name in AVERAGED), "average"], rows)
 
 
-def tasks_table(tasks: Mapping[str, TaskResults]) -> Table:
+def tasks_table(tasks: Mapping[str, TaskResults]) -> ScoreTable:
     """Each task with its spread and its notes."""
     rows = []
     for task in tasks.values():
-        scores = [format_percent(value) for value in (task.median, task.mean, task.sd, task.min, task.max)]
+        scores = map(format_percent, (task.median, task.mean, task.sd, task.min, task.max))
         cells = [task.title, task.metric, *scores, str(task.best_seed), task.start_from or "the model"]
-        rows.append(Row(tuple(map(Cell, cells)), notes=tuple(notes_of(task))))
-    return Table(tuple(column.title for column in TASK_COLUMNS), tuple(rows))
+        rows.append(ScoreRow(cells, notes=notes_of(task)))
+    header = ["task", "metric", "median", "mean", "sd", "min", "max", "best seed", "begins with", "notes"]
+    return ScoreTable(header, rows)
 
 
-def notes_of(task: TaskResults) -> list[Note]:
-    notes = list(map(Note, task.warnings))
+def notes_of(task: TaskResults) -> list[ScoreNote]:
+    notes = list(map(ScoreNote, task.warnings))
     if task.collapsed:
         seeds = ", ".join(f"seed {seed}: {'; '.join(reasons)}" for seed, reasons in task.collapsed.items())
-        notes.insert(0, Note(f"({seeds})", f"{len(task.collapsed)} of {len(task.seeds)} runs collapsed"))
+        notes.insert(0, ScoreNote(f"({seeds})", f"{len(task.collapsed)} of {len(task.seeds)} runs collapsed"))
     if task.num_undefined:
-        notes.append(Note(f"{task.num_undefined} undefined scores count as 0"))
+        notes.append(ScoreNote(f"{task.num_undefined} undefined scores count as 0"))
     return notes
 
 
@@ -139,7 +117,7 @@ def glue_markdown(results: GlueResults) -> str:
 
 
 def describe_scores(results: GlueResults) -> str:
-    return f"Dev scores × 100, the median of {count_runs(max((len(task.seeds) for task in results.tasks.values()), default=0))}"
+    return f"Dev scores × 100, the median of {count_runs(results.num_seeds)}"
 
 
 def describe_ensembles(results: GlueResults) -> str:
@@ -147,12 +125,12 @@ def describe_ensembles(results: GlueResults) -> str:
     return f"The ensemble of the best {results.ensemble} runs on dev: {', '.join(scores)}." if scores else ""
 
 
-def average_note(average: GlueAverage) -> Note:
+def average_note(average: GlueAverage) -> ScoreNote:
     if average.is_complete:
-        return Note("The average is over the eight tasks; WNLI is left out, as usual.")
+        return ScoreNote("The average is over the eight tasks; WNLI is left out, as usual.")
     names = ", ".join(TASKS[name].title for name in average.tasks) or "no task"
     emphasis = f"The average is over {len(average.tasks)} of {len(AVERAGED)} tasks"
-    return Note(f"({names}): not the average of the papers.", emphasis)
+    return ScoreNote(f"({names}): not the average of the papers.", emphasis)
 
 
 # Of a run, a collapsed run and published scores.
@@ -172,10 +150,9 @@ def plot_scores(results: GlueResults) -> bytes:
         axes.vlines(100 * task.median, place - 0.3, place + 0.3, color=RUN, linewidth=2)
         median = format_percent(task.median)
         axes.annotate(median, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=10)
-        if name in COLUMNS:
-            score = REFERENCE.scores[COLUMNS.index(name)]
-            edge = REFERENCE_COLOUR
-            axes.scatter(score, place, marker="D", facecolors="none", edgecolors=edge, s=42, linewidths=1.5, zorder=4)
+        if name in REFERENCE_SCORES:
+            look: dict[str, Any] = {"facecolors": "none", "edgecolors": REFERENCE_COLOUR, "linewidths": 1.5}
+            axes.scatter(REFERENCE_SCORES[name], place, marker="D", s=42, zorder=4, **look)
     legend: dict[str, dict[str, Any]] = {
         "a run": {"marker": "o", "color": RUN},
         "a run that collapsed": {"marker": "x", "color": COLLAPSED},
@@ -207,10 +184,9 @@ def plot_losses(by_task: Mapping[str, Sequence[JobResult]]) -> bytes:
     figure, panels = new_figure(max(4.0, 2.8 * num_columns), 0.5 + 2.2 * num_rows, num_rows, num_columns)
     for axes, name in zip(panels, names, strict=False):
         for result in by_task[name]:
-            points = [(step, loss) for step, loss in result.losses if loss is not None]
-            if points:
+            if result.finite_losses:
                 colour, line_style = (COLLAPSED, "--") if result.collapsed else (RUN, "-")
-                steps, losses = zip(*points, strict=True)
+                steps, losses = zip(*result.finite_losses, strict=True)
                 draw_line(axes, steps, losses, colour, line_style=line_style)
         axes.set_title(f"{TASKS[name].title}, {count_runs(len(by_task[name]))}", loc="left")
         axes.set_ylim(bottom=0)

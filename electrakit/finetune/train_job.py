@@ -88,7 +88,7 @@ def finetune_job(job: FinetuneJob) -> JobResult:
         title=task.title,
         seed=job.seed,
         model=job.model,
-        start_from=job.start_name or job.start_from,
+        start_from=None if job.start is None else job.start.describe(),
         kind=kinds.get(task.kind, task.kind),
         labels=task.labels,
         metric=metric,
@@ -114,10 +114,9 @@ def finetune_job(job: FinetuneJob) -> JobResult:
 
 def load_for_training(job: FinetuneJob) -> tuple[ModelWithHead, list[str]]:
     """The model with a new head, and warnings about it."""
-    place = job.start_from or job.model
     if job.task.kind == "sentences":
-        return load_classifier(place, job.task, job.settings.head, job.settings.dropout)
-    return load_token_model(place, job.task), []
+        return load_classifier(job.initial_model, job.task, job.settings.head, job.settings.dropout)
+    return load_token_model(job.initial_model, job.task), []
 
 
 def open_finetuned(place: str, task: Task) -> ModelWithHead:

@@ -129,10 +129,10 @@ def distinct(paths: Sequence[Path]) -> list[Path]:
 
 def fingerprints(paths: list[Path]) -> list[tuple[int, int] | None]:
     """Size and time of every file that is read."""
-    return [fingerprint(path / name) for path in paths for name in FILES]
+    return [file_state(path / name) for path in paths for name in FILES]
 
 
-def fingerprint(path: Path) -> tuple[int, int] | None:
+def file_state(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
     except OSError:

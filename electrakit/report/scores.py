@@ -1,14 +1,16 @@
 """GLUE scores of runs beside published ones, and both against the compute of their training."""
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any
 
-from electrakit.finetune.published import COLUMNS, ELECTRA_BASE, PAPER, PUBLISHED
+from electrakit.finetune.published import ELECTRA_BASE, PAPER, PUBLISHED
+from electrakit.finetune.results import GlueResults
+from electrakit.finetune.tasks import AVERAGED, TASKS
 from electrakit.model.counts import count_parameters, flops_per_step
 from electrakit.runs import layout
-from electrakit.runs.files import RunFiles, number
+from electrakit.runs.files import RunFiles
 
-TITLES = dict(zip(COLUMNS, ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE"), strict=True))
+TITLES = {name: TASKS[name].title for name in AVERAGED}
 
 
 @dataclass(frozen=True)
@@ -41,27 +43,13 @@ class RunPoint:
 
 
 @dataclass(frozen=True)
-class TaskScore:
-    """Of the fine-tuning runs of a task, × 100; None where the results have no number."""
-
-    median: float | None
-    deviation: float | None
-
-
-@dataclass(frozen=True)
 class GlueRow:
     """The GLUE scores of a run."""
 
     name: str
     place: int
     """Its place among the runs."""
-    scores: dict[str, TaskScore]
-    average: float | None
-    is_complete: bool
-    """Whether the average is over all eight tasks."""
-    num_tasks: int
-    num_seeds: int
-    notes: list[str]
+    results: GlueResults
 
 
 def published_points() -> list[PublishedPoint]:
@@ -92,39 +80,30 @@ def parameters_of(run: RunFiles) -> int | None:
 
 
 def glue_rows(runs: dict[str, RunFiles]) -> list[GlueRow]:
-    """One for each run that has scores."""
+    """One for each run that has scores. Damaged results are none."""
     rows = []
     for place, (name, run) in enumerate(runs.items()):
-        tasks = _tasks(run)
-        if not tasks:
-            continue
-        average = run.glue.get("average") if run.glue else None
-        average = average if isinstance(average, dict) else {}
-        rows.append(
-            GlueRow(
-                name=name,
-                place=place,
-                scores={
-                    key: TaskScore(_percent(task.get("median")), _percent(task.get("sd")))
-                    for key, task in tasks.items()
-                },
-                average=_percent(average.get("value")),
-                is_complete=average.get("is_complete") is True,
-                num_tasks=len(_list(average.get("tasks"))),
-                num_seeds=max(len(_list(task.get("seeds"))) for task in tasks.values()),
-                notes=[note for task in tasks.values() for note in _notes(task)],
-            )
-        )
+        with contextlib.suppress(ValueError):
+            results = GlueResults.from_json(run.glue)
+            if results.tasks.keys() & TITLES.keys():
+                rows.append(GlueRow(name, place, results))
     return rows
 
 
 def glue_notes(runs: dict[str, RunFiles], rows: list[GlueRow]) -> list[str]:
     """What must not be overlooked about the scores, and how to get those that are missing."""
-    notes = [f"{row.name}: {note}" for row in rows for note in row.notes]
+    notes = []
+    for row in rows:
+        for task in [task for name, task in row.results.tasks.items() if name in TITLES]:
+            if task.collapsed:
+                count = f"{len(task.collapsed)} of {len(task.seeds)}"
+                notes.append(f"{row.name}: {task.title}: {count} fine-tuning runs collapsed")
+            if task.warnings:
+                notes.append(f"{row.name}: {'; '.join(task.warnings)}")
     notes += [
-        f"{row.name}: the mean is over {row.num_tasks} of 8 tasks, not that of the papers"
+        f"{row.name}: the mean is over {len(row.results.average.tasks)} of 8 tasks, not that of the papers"
         for row in rows
-        if not row.is_complete
+        if not row.results.average.is_complete
     ]
     missing = [name for name in runs if name not in {row.name for row in rows}]
     if missing:
@@ -136,33 +115,14 @@ def glue_notes(runs: dict[str, RunFiles], rows: list[GlueRow]) -> list[str]:
 
 
 def compute_points(runs: dict[str, RunFiles]) -> list[RunPoint]:
-    averages = {row.name: row.average for row in glue_rows(runs) if row.is_complete}
+    averages = {row.name: row.results.average for row in glue_rows(runs)}
+    scores = {
+        name: 100 * average.value
+        for name, average in averages.items()
+        if average.is_complete and average.value is not None
+    }
     return [
-        RunPoint(place, name, flops, averages.get(name))
+        RunPoint(place, name, flops, scores.get(name))
         for place, (name, run) in enumerate(runs.items())
         if (flops := flops_of(run))
     ]
-
-
-def _tasks(run: RunFiles) -> dict[str, dict[str, Any]]:
-    tasks = (run.glue or {}).get("tasks")
-    if not isinstance(tasks, dict):
-        return {}
-    return {name: task for name, task in tasks.items() if name in TITLES and isinstance(task, dict)}
-
-
-def _percent(value: Any) -> float | None:
-    share = number(value)
-    return None if share != share else 100 * share
-
-
-def _notes(task: dict[str, Any]) -> list[str]:
-    num_collapsed, num_seeds = len(_list(task.get("collapsed"))), len(_list(task.get("seeds")))
-    title = task.get("title", "a task")
-    notes = [f"{title}: {num_collapsed} of {num_seeds} fine-tuning runs collapsed"] if num_collapsed else []
-    warnings = "; ".join(map(str, _list(task.get("warnings"))))
-    return [*notes, warnings] if warnings else notes
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | dict) else []

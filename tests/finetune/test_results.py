@@ -1,22 +1,23 @@
 """Results of made runs: medians, bests, averages, the table, the page, the submission."""
 
 import io
+import json
 import zipfile
 
 import numpy as np
 import pytest
 
-from electrakit.finetune.published import COLUMNS, PUBLISHED
+from electrakit.finetune.published import PUBLISHED
 from electrakit.finetune.results import (
     FinetuneResult,
     GlueAverage,
     GlueResults,
     JobResult,
+    TaskResults,
     average,
     best_results,
     summarise,
     summarise_glue,
-    summary_fields,
 )
 from electrakit.finetune.results_page import glue_page, task_page
 from electrakit.finetune.submission import FILES, combine, write_submission
@@ -56,17 +57,19 @@ def results_of(by_task, warnings=(), **more):
 def test_dev_is_the_median_with_its_spread_and_collapsed_runs_are_in_it():
     runs = [run(seed=seed, score=score) for seed, score in enumerate((0.6, 0.9, 0.7, 0.8), 1)]
     runs.append(run(seed=5, score=0.1, collapsed=["all dev predictions are 'entailment'"]))
-    task = summarise(runs)
+    task = summarise(TaskResults, runs)
     assert task.median == 0.7
     assert task.mean == pytest.approx(0.62)
     assert task.sd == pytest.approx(np.std([0.6, 0.9, 0.7, 0.8, 0.1], ddof=1))
     assert (task.min, task.max, task.best_seed) == (0.1, 0.9, 2)
     assert list(task.collapsed) == ["5"]
-    assert summarise(runs[:1]).sd is None
+    assert summarise(TaskResults, runs[:1]).sd is None
 
 
 def test_an_undefined_score_counts_as_nothing_and_is_counted():
-    task = summarise([run("stsb", 1, None, ["all dev predictions are 2.5"]), run("stsb", 2, 0.8), run("stsb", 3, 0.6)])
+    task = summarise(
+        TaskResults, [run("stsb", 1, None, ["all dev predictions are 2.5"]), run("stsb", 2, 0.8), run("stsb", 3, 0.6)]
+    )
     assert (task.median, task.min, task.num_undefined, task.best_seed) == (0.6, 0.0, 1, 2)
 
 
@@ -93,6 +96,18 @@ def test_a_result_is_the_same_after_writing_and_reading():
     assert JobResult.from_json(written) == run("mnli", start_from="x")
 
 
+def test_results_of_glue_are_the_same_after_writing_and_reading():
+    """Those of older versions have no released_splits; what is something else is refused."""
+    results = results_of({"mnli": [run("mnli")], "rte": [run(seed=seed) for seed in (1, 2)]}, weights="abc")
+    written = json.loads(json.dumps(results.as_json()))
+    assert GlueResults.from_json(written) == results and results.num_seeds == 2
+    del written["tasks"]["rte"]["released_splits"]
+    assert GlueResults.from_json(written).tasks["rte"].is_released("dev")
+    for damage in (None, [], {"tasks": {}}, {"tasks": {"rte": {"median": 1.0}}, "average": {}}, {"median": 1.0}):
+        with pytest.raises(ValueError, match="not the results of electra glue"):
+            GlueResults.from_json(damage)
+
+
 def test_the_table_has_dashes_for_tasks_not_run_and_marks_what_is_published():
     text = glue_markdown(
         results_of({"rte": [run(score=0.663, start_from="MNLI, seed 2")], "cola": [run("cola", 1, 0.5, ["x"])]})
@@ -109,7 +124,7 @@ def test_the_table_has_dashes_for_tasks_not_run_and_marks_what_is_published():
 def test_published_means_are_the_means_of_their_rows():
     for row in PUBLISHED:
         if row.scores:
-            assert len(row.scores) == len(COLUMNS)
+            assert len(row.scores) == len(AVERAGED)
             assert row.mean == pytest.approx(np.mean(row.scores), abs=0.06), row
 
 
@@ -166,7 +181,7 @@ def test_the_page_can_be_read_on_a_phone(chromium, tmp_path):
 def test_the_page_of_a_task_of_ones_own_has_no_published_marks():
     runs = [run("rte", seed, score, []) for seed, score in ((1, -0.2), (2, None))]
     more = {"model": "m", "preset": "paper", "files": [], "test": {"test": {"accuracy": 0.5}}}
-    result = FinetuneResult(**summary_fields(runs), task="classification: a < b", **more)
+    result = summarise(FinetuneResult, runs, task="classification: a < b", **more)
     text = task_page(result, runs, "mine")
     assert "published:" not in text and 'class="known"' not in text and "classification: a &lt; b" in text
     assert "test, the best run" in text and text.count("<polyline") == 2 and "nan" not in text.lower()

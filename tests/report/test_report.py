@@ -25,8 +25,10 @@ from hypothesis import strategies as st
 import electrakit as ek
 from electrakit.cli.main import main
 from electrakit.common import plots
+from electrakit.config.finetune import FinetuneSettings
 from electrakit.doctor.findings import Measure
 from electrakit.doctor.run import examine_run
+from electrakit.finetune.results import GlueAverage, GlueResults, GlueTaskResults
 from electrakit.report import curves, scores, tables
 from electrakit.report.curves import CHARTS
 from electrakit.report.figures import draw_figures, glue_figure
@@ -84,11 +86,35 @@ def put(path: Path, text: str) -> None:
     half.replace(path)
 
 
+def glue_results(tasks: tuple[str, ...], title: str = "CoLA", reason: str = "always 1") -> dict[str, Any]:
+    """results.json of `electra glue`, of three runs of each task, one of which collapsed for a reason."""
+    task = GlueTaskResults(
+        title=title,
+        metric="matthews",
+        median=0.8123,
+        mean=0.8123,
+        sd=0.0345,
+        min=0.7,
+        max=0.9,
+        scores=[0.8123, 0.7, 0.9],
+        seeds=[1, 2, 3],
+        best_seed=3,
+        collapsed={"2": [reason]},
+        num_undefined=0,
+        medians={},
+        start_from=None,
+        head="official",
+        settings=FinetuneSettings(),
+        warnings=[],
+        seconds=1.0,
+    )
+    average = GlueAverage(0.8123, list(tasks), is_complete=len(tasks) == 8)
+    return GlueResults(tasks=dict.fromkeys(tasks, task), average=average).as_json()
+
+
 def write_glue(run: Path, tasks: tuple[str, ...] = tuple(scores.TITLES)) -> None:
-    scores = {"median": 0.8123, "sd": 0.0345, "seeds": [1, 2, 3], "collapsed": {"2": ["always 1"]}, "title": "CoLA"}
-    average = {"value": 0.8123, "tasks": list(tasks), "is_complete": len(tasks) == 8}
     (run / "glue").mkdir()
-    (run / "glue" / "results.json").write_text(json.dumps({"tasks": dict.fromkeys(tasks, scores), "average": average}))
+    (run / "glue" / "results.json").write_text(json.dumps(glue_results(tasks)))
 
 
 class Page(HTMLParser):
@@ -174,10 +200,7 @@ def hostile_runs(name: str, value: str) -> dict[str, RunFiles]:
     environment = Environment(command=["electra", value], device=value)
     lines = [line(20), line(20, "valid")]
     data = DataDescription(rows={"train": 5}, files={value: value})
-    glue = {
-        "tasks": {"cola": {"median": 0.5, "title": value, "collapsed": {"1": [value]}}},
-        "average": {"value": value},
-    }
+    glue = glue_results(("cola",), title=value, reason=value) | {"average": {"value": value}}
     status = Status(20, is_complete=True)
     one = RunFiles(Path("runs/one"), settings, data, environment, status, lines, glue)
     return {name: one, f"{name}2": one}
