@@ -30,6 +30,15 @@ def first_line(error: BaseException, max_chars: int = 300) -> str:
 
 
 @contextlib.contextmanager
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Put a prefix, such as the name of a file, before the message of a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{prefix}{error}") from None
+
+
+@contextlib.contextmanager
 def explain_write_errors(out: Path, relief: str = "use fewer --workers") -> Iterator[None]:
     """While `out` is written: turn a full disk, a read-only folder and the like into a UserError.
 

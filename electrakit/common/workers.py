@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 TASKS_AHEAD = 2
 # The environment variable with a worker's number, by which it may choose its GPU.
 WORKER = "ELECTRAKIT_WORKER"
+# The processes are the parallelism.
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 # Document batches are a hundred thousand small strings: garbage collections that look through them are slow.
 GC_THRESHOLD = 200_000
@@ -52,7 +53,7 @@ class WorkerPool:
     def __enter__(self) -> "WorkerPool":
         # spawn: a fork of a process that has threads (tokenizers, torch) can deadlock
         context = multiprocessing.get_context("spawn")
-        with _hidden_main(), _one_thread(), _delayed_interrupts():
+        with _hidden_main(), _delayed_interrupts():
             try:
                 for _ in range(self.num_workers):
                     self._start(context)
@@ -173,8 +174,7 @@ class WorkerPool:
 
 def _serve(connection: Connection, number: int) -> None:
     """The main loop of a worker: a thread receives tasks ahead, and they are done one after the other."""
-    os.environ[WORKER] = str(number)
-    gc.set_threshold(GC_THRESHOLD)
+    prepare_worker(number)
     tasks: queue.Queue[Any] = queue.Queue()
 
     def receive() -> None:
@@ -194,6 +194,13 @@ def _serve(connection: Connection, number: int) -> None:
             os._exit(0)
         except Exception:  # the result cannot be sent
             connection.send((ticket, False, traceback.format_exc()))
+
+
+def prepare_worker(number: int) -> None:
+    """In a new process, before the libraries that read the environment are loaded."""
+    os.environ.update(ONE_THREAD)
+    os.environ[WORKER] = str(number)
+    gc.set_threshold(GC_THRESHOLD)
 
 
 def perform(task: bytes) -> tuple[bool, Any]:
@@ -238,18 +245,3 @@ def _hidden_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread in each worker: the processes are the parallelism."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -4,7 +4,6 @@ Both give the same results; `WorkerPool` hands out the tasks and orders the resu
 """
 
 import contextlib
-import gc
 import math
 import os
 import pickle
@@ -17,8 +16,8 @@ from typing import Any, NoReturn
 
 import electrakit
 from electrakit.common.errors import UserError, first_line
-from electrakit.common.progress import console
-from electrakit.common.workers import GC_THRESHOLD, ONE_THREAD, TASKS_AHEAD, WORKER, WorkerPool, perform
+from electrakit.common.progress import print_message
+from electrakit.common.workers import TASKS_AHEAD, WorkerPool, perform, prepare_worker
 
 # A cluster may be busy: waiting for its workers is no error, but must not look like a hang.
 SECONDS_BEFORE_MESSAGE = 30.0
@@ -46,14 +45,7 @@ def open_pool(
 class RayWorkerPool(WorkerPool):
     """Workers on a Ray cluster: the one at RAY_ADDRESS, or one that is started here and stopped afterwards."""
 
-    def __init__(
-        self,
-        wanted: int | None = None,
-        at_most: float = math.inf,
-        tasks_ahead: int = TASKS_AHEAD,
-        num_cores: int = 1,
-        uses_gpu: bool = False,
-    ) -> None:
+    def __init__(self, wanted: int | None, at_most: float, tasks_ahead: int, num_cores: int, uses_gpu: bool) -> None:
         super().__init__(wanted or 0, tasks_ahead)
         self.wanted, self.at_most, self.num_cores, self.uses_gpu = wanted, at_most, num_cores, uses_gpu
         self._ray: Any = None
@@ -112,7 +104,7 @@ class RayWorkerPool(WorkerPool):
             if not ready and not is_reported:
                 found = self.num_workers - len(missing)
                 line = f"{found} of {self.num_workers} Ray workers are there; waiting for the cluster to have room"
-                console.print(line, style="yellow", markup=False, soft_wrap=True)
+                print_message(line, "yellow")
                 is_reported = True
 
     def _check_worker(self, reference: Any, number: int, folder: str) -> None:
@@ -170,9 +162,7 @@ class Actor:
     """A worker as Ray runs it, somewhere on the cluster."""
 
     def __init__(self, number: int, folder: str) -> None:
-        os.environ.update(ONE_THREAD)  # before the libraries that read it are loaded
-        os.environ[WORKER] = str(number)
-        gc.set_threshold(GC_THRESHOLD)
+        prepare_worker(number)
         self.sees_folder = Path(folder).is_dir()
         if self.sees_folder:
             os.chdir(folder)  # relative names mean here what they mean there
