@@ -5,11 +5,10 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,8 @@ from electrakit.common.json_files import write_json
 from electrakit.config.corpus import SHARDS_MANIFEST
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
-from electrakit.runs.settings import DataDescription, readable_settings
+from electrakit.runs.settings import DataDescription, read_fields, readable_settings
 
-Kind = TypeVar("Kind")
 Floats = NDArray[np.float64]
 MetricsLine = dict[str, Any]
 """A line of metrics.jsonl: `step`, `split`, and metrics by name. One that was not a finite number is None."""
@@ -180,7 +178,9 @@ class RunFiles:
     @cached_property
     def progress(self) -> Progress:
         """As the newest checkpoint has it; the beginning if there is none."""
-        return Progress() if self.checkpoint is None else _typed(Progress, _read(self.checkpoint / layout.PROGRESS))
+        return (
+            Progress() if self.checkpoint is None else read_fields(Progress, _read(self.checkpoint / layout.PROGRESS))
+        )
 
 
 def is_run(path: str | Path) -> bool:
@@ -199,18 +199,17 @@ def read_run(path: str | Path) -> RunFiles:
     return RunFiles(
         path=path,
         settings=stored["settings"],
-        data=_typed(DataDescription, stored["data"]),
-        environment=_typed(Environment, _read(path / layout.ENVIRONMENT)),
-        status=_typed(Status, _read(path / layout.STATUS)),
+        data=read_fields(DataDescription, stored["data"]),
+        environment=read_fields(Environment, _read(path / layout.ENVIRONMENT)),
+        status=read_fields(Status, _read(path / layout.STATUS)),
         lines=_newest(read_metrics(path)),
         glue=_read(path / layout.GLUE_RESULTS) or None,
     )
 
 
 def read_progress(checkpoint: Path) -> Progress:
-    """Of a complete checkpoint; an older version wrote fewer fields."""
-    stored = json.loads((checkpoint / layout.PROGRESS).read_text(encoding="utf-8"))
-    return Progress(**{entry.name: stored[entry.name] for entry in fields(Progress) if entry.name in stored})
+    """Of a complete checkpoint."""
+    return read_fields(Progress, json.loads((checkpoint / layout.PROGRESS).read_text(encoding="utf-8")))
 
 
 def write_environment(run: Path, environment: Environment) -> None:
@@ -275,17 +274,3 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _typed(kind: type[Kind], values: dict[str, Any]) -> Kind:
-    """A dataclass of those values that have the type of their field; the others get their defaults."""
-    hints = get_type_hints(kind)
-    return kind(**{name: values[name] for name in hints if name in values and _has_type(values[name], hints[name])})
-
-
-def _has_type(value: Any, hint: Any) -> bool:
-    if isinstance(hint, UnionType):
-        return any(_has_type(value, each) for each in get_args(hint))
-    if hint is float:
-        return isinstance(value, int | float)
-    return hint is Any or isinstance(value, get_origin(hint) or hint)

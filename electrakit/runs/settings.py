@@ -1,16 +1,19 @@
 """Reads and writes config.json of a run: its settings, the shards that it was started with, and what may differ on resume."""
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
-
-import xxhash
+from typing import Any, TypeVar, get_type_hints
 
 from electrakit.common.errors import UserError
+from electrakit.common.hashing import hash_text
 from electrakit.common.json_files import write_json
+from electrakit.config.base import convert
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,8 @@ class DataDescription:
     """Tokens in a row."""
     vocab_size: int = 0
     special_ids: dict[str, int] = field(default_factory=dict)
-    tokenizer: Any = None
-    """As the shards' manifest names it."""
+    tokenizer: str | None = None
+    """Its fingerprint in the shards' manifest."""
     tokenizer_file: str | None = None
     """Hash of tokenizer.json, which may have been replaced since."""
     rows: dict[str, int] = field(default_factory=dict)
@@ -52,7 +55,7 @@ def read_config(path: Path) -> StoredConfig:
     try:
         stored = json.loads((path / layout.CONFIG).read_text(encoding="utf-8"))
         settings = PretrainConfig.from_json(stored["settings"])
-        data = DataDescription(**known_fields(DataDescription, stored["data"]))
+        data = read_fields(DataDescription, stored["data"])
         return StoredConfig(settings, data, stored["processes"], frozenset(stored["data"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path / layout.CONFIG} cannot be used: {error}; name another --run") from None
@@ -66,8 +69,13 @@ def readable_settings(stored: dict[str, Any]) -> PretrainConfig | None:
         return None
 
 
-def known_fields(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    return {entry.name: values[entry.name] for entry in fields(kind) if entry.name in values}
+def read_fields(kind: type[Kind], values: dict[str, Any]) -> Kind:
+    """A dataclass of those values that fit its fields; the others get their defaults: an older version wrote fewer."""
+    hints, fitting = get_type_hints(kind), {}
+    for name in hints.keys() & values.keys():
+        with contextlib.suppress(ValueError):
+            fitting[name] = convert(hints[name], values[name])
+    return kind(**fitting)
 
 
 def check_fits(path: Path, before: StoredConfig, config: PretrainConfig, data: DataDescription) -> None:
@@ -96,4 +104,4 @@ def identity_of(path: Path) -> str:
     """A hash that stays the same when a run is resumed or moved."""
     stored = json.loads((path / layout.CONFIG).read_text(encoding="utf-8"))
     settings = {name: value for name, value in stored["settings"].items() if name not in PretrainConfig.changeable()}
-    return xxhash.xxh3_128_hexdigest(json.dumps([settings, stored["data"]], sort_keys=True).encode())
+    return hash_text(json.dumps([settings, stored["data"]], sort_keys=True))
