@@ -39,10 +39,10 @@ def prefix_errors(prefix: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explain_write_errors(out: Path, relief: str = "use fewer --workers") -> Iterator[None]:
+def explain_write_errors(out: Path, remedy: str = "use fewer --workers") -> Iterator[None]:
     """While `out` is written: turn a full disk, a read-only folder and the like into a UserError.
 
-    relief: what to do when there are too many processes or open files.
+    remedy: what to do when there are too many processes or open files.
     """
     try:
         yield
@@ -52,7 +52,7 @@ def explain_write_errors(out: Path, relief: str = "use fewer --workers") -> Iter
         if error.errno in FOLDER_ERRORS:
             what, way_out = f"cannot write {error.filename or out}: {error.strerror}", "mend that and start"
         elif error.errno in RESOURCE_ERRORS:
-            what, way_out = f"stopped by the system: {error.strerror}", f"{relief} and start"
+            what, way_out = f"stopped by the system: {error.strerror}", f"{remedy} and start"
         else:
             what, way_out = f"stopped by the system: {error}", "mend that and start"
         raise UserError(f"{what}; {way_out} the same command again") from None

@@ -155,11 +155,10 @@ class RunFiles:
 
         None where the discriminator, if there is one, does not say replaced or original.
         """
-        objective = self.settings.get("objective")
-        objective = objective if isinstance(objective, dict) else {}
-        if (objective.get("kind") or "electra") != "electra":
+        objective = (self.config or PretrainConfig()).objective
+        if objective.kind != "electra":
             return None
-        return "sampled_acc" if objective.get("loss_on") == "masked" else "replaced_rate"
+        return "sampled_acc" if objective.loss_on == "masked" else "replaced_rate"
 
     @cached_property
     def shards(self) -> Path | None:
