@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import electrakit
 from electrakit.common.errors import UserError, first_line
 from electrakit.common.progress import print_message
-from electrakit.common.workers import TASKS_AHEAD, WorkerPool, perform, prepare_worker
+from electrakit.common.workers import TASKS_AHEAD, Task, WorkerPool, perform, prepare_worker
 
 # A cluster may be busy: waiting for its workers is no error, but must not look like a hang.
 SECONDS_BEFORE_MESSAGE = 30.0
@@ -51,7 +51,7 @@ class RayWorkerPool(WorkerPool):
         self._ray: Any = None
         self._is_ours = False  # whether we connected, and so must disconnect
         self._actors: list[Any] = []
-        self._waiting: dict[Any, tuple[int, int]] = {}  # Ray's reference to a result -> worker, ticket
+        self._waiting: dict[Any, tuple[int, Task]] = {}  # by Ray's reference to the result
 
     def __enter__(self) -> "RayWorkerPool":
         self._ray = import_ray()
@@ -137,23 +137,23 @@ class RayWorkerPool(WorkerPool):
         if self._is_ours:
             self._ray.shutdown()
 
-    def _send(self, worker: int, ticket: int, task: bytes) -> None:
-        self._waiting[self._actors[worker].perform.remote(task)] = worker, ticket
+    def _send(self, worker: int, task: Task, content: bytes) -> None:
+        self._waiting[self._actors[worker].perform.remote(content)] = worker, task
 
     def _receive(self) -> None:
         ready, _ = self._ray.wait(list(self._waiting))
         for reference in ready:
-            worker, ticket = self._waiting.pop(reference)
+            worker, task = self._waiting.pop(reference)
             try:
                 answer = self._ray.get(reference)
             except self._ray.exceptions.RayError:
                 self._raise_dead(worker)
-            self._given[worker].remove(ticket)
-            self._results[ticket] = pickle.loads(answer)
+            self._given[worker].remove(task)
+            task.answer = pickle.loads(answer)
 
     def _raise_dead(self, worker: int) -> NoReturn:
         raise UserError(
-            f"Ray worker {worker} died while working on {self._descriptions[self._given[worker][0]]}: killed from outside, "
+            f"Ray worker {worker} died while working on {self._given[worker][0].description}: killed from outside, "
             "out of memory, or crashed; start the same command again to resume, with fewer --workers if memory is short"
         ) from None
 

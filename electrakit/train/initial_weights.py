@@ -127,15 +127,14 @@ def load_model(place: str, head: HeadKind) -> "PreTrainedModel":
     require_safe(place)
     with explain_load_errors(place):
         theirs = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
-    if theirs.model_type not in THEIR_CLASSES:
-        raise UserError(
-            f"{place!r} is a {theirs.model_type} model; known are {', '.join(THEIR_CLASSES)}. Build a pair yourself and call "
-            "pretrain(config, objective=...)"
-        )
-    words, replaced = THEIR_CLASSES[theirs.model_type]
-    settings = {} if head == "words" or theirs.model_type == "electra" else {"num_labels": 2}
-    kind = getattr(transformers, words if head == "words" else replaced)
-    with explain_load_errors(place):
+        if theirs.model_type not in THEIR_CLASSES:
+            raise UserError(
+                f"{place!r} is a {theirs.model_type} model; known are {', '.join(THEIR_CLASSES)}. Build a pair yourself and call "
+                "pretrain(config, objective=...)"
+            )
+        words, replaced = THEIR_CLASSES[theirs.model_type]
+        settings = {} if head == "words" or theirs.model_type == "electra" else {"num_labels": 2}
+        kind = getattr(transformers, words if head == "words" else replaced)
         model = kind.from_pretrained(place, trust_remote_code=False, use_safetensors=True, **settings)
     return model.float().train()
 
