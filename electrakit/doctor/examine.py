@@ -242,7 +242,7 @@ def _refuse_folder_of_runs(config: DoctorConfig) -> None:
         if run is not None and is_run(run):
             raise UserError(f"{name} is a checkpoint: examine its run, {run}")
         runs = (
-            sorted(str(one.parent) for one in path.glob(f"*/{layout.CONFIG}") if is_run(one.parent))
+            sorted(str(one.parent) for one in path.glob(f"*/{layout.CONFIG_FILE}") if is_run(one.parent))
             if path.is_dir()
             else []
         )

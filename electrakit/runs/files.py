@@ -178,13 +178,15 @@ class RunFiles:
     def progress(self) -> Progress:
         """As the newest checkpoint has it; the beginning if there is none."""
         return (
-            Progress() if self.checkpoint is None else read_fields(Progress, _read(self.checkpoint / layout.PROGRESS))
+            Progress()
+            if self.checkpoint is None
+            else read_fields(Progress, _read(self.checkpoint / layout.PROGRESS_FILE))
         )
 
 
 def is_run(path: str | Path) -> bool:
     """Whether `electra pretrain` has begun a run here."""
-    stored = _read(Path(path) / layout.CONFIG)
+    stored = _read(Path(path) / layout.CONFIG_FILE)
     return isinstance(stored.get("settings"), dict) and isinstance(stored.get("data"), dict)
 
 
@@ -192,15 +194,15 @@ def read_run(path: str | Path) -> RunFiles:
     """Everything but the weights. A file that is being written, or was cut off by a kill, does no harm."""
     path = Path(path)
     if not is_run(path):
-        what = f"has no {layout.CONFIG} of a run" if path.is_dir() else "is no folder"
+        what = f"has no {layout.CONFIG_FILE} of a run" if path.is_dir() else "is no folder"
         raise UserError(f"{path} {what}: name the folder that electra pretrain wrote (its --run)")
-    stored = _read(path / layout.CONFIG)
+    stored = _read(path / layout.CONFIG_FILE)
     return RunFiles(
         path=path,
         settings=stored["settings"],
         data=read_fields(DataDescription, stored["data"]),
-        environment=read_fields(Environment, _read(path / layout.ENVIRONMENT)),
-        status=read_fields(Status, _read(path / layout.STATUS)),
+        environment=read_fields(Environment, _read(path / layout.ENVIRONMENT_FILE)),
+        status=read_fields(Status, _read(path / layout.STATUS_FILE)),
         lines=_newest(read_metrics(path)),
         glue=_read(path / layout.GLUE_RESULTS) or None,
     )
@@ -208,23 +210,23 @@ def read_run(path: str | Path) -> RunFiles:
 
 def read_progress(checkpoint: Path) -> Progress:
     """Of a complete checkpoint."""
-    return read_fields(Progress, json.loads((checkpoint / layout.PROGRESS).read_text(encoding="utf-8")))
+    return read_fields(Progress, json.loads((checkpoint / layout.PROGRESS_FILE).read_text(encoding="utf-8")))
 
 
 def write_environment(run: Path, environment: Environment) -> None:
-    write_json(run / layout.ENVIRONMENT, asdict(environment), ascii_only=True)
+    write_json(run / layout.ENVIRONMENT_FILE, asdict(environment), ascii_only=True)
 
 
 def write_status(run: Path, status: Status) -> None:
     """At each start and at its end: for programs that started the run and have no exit code to look at."""
-    write_json(run / layout.STATUS, asdict(status))
+    write_json(run / layout.STATUS_FILE, asdict(status))
 
 
 def read_metrics(run: Path) -> list[MetricsLine]:
     """The lines of metrics.jsonl; one that was cut off by a kill is left out."""
     lines = []
     with contextlib.suppress(OSError):
-        for text in (run / layout.METRICS).read_text(encoding="utf-8", errors="replace").splitlines():
+        for text in (run / layout.METRICS_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):
                 line = json.loads(text)
                 if isinstance(line, dict) and is_step(line.get("step")) and isinstance(line.get("split"), str):

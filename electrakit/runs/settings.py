@@ -47,18 +47,18 @@ class StoredConfig:
 
 def write_config(path: Path, config: PretrainConfig, data: DataDescription, num_processes: int) -> None:
     content = {"settings": config.to_json(), "data": asdict(data), "processes": num_processes}
-    write_json(path / layout.CONFIG, content, ascii_only=True)
+    write_json(path / layout.CONFIG_FILE, content, ascii_only=True)
 
 
 def read_config(path: Path) -> StoredConfig:
     """The config.json of a run. A setting that an older version did not know has its default."""
     try:
-        stored = json.loads((path / layout.CONFIG).read_text(encoding="utf-8"))
+        stored = json.loads((path / layout.CONFIG_FILE).read_text(encoding="utf-8"))
         settings = PretrainConfig.from_json(stored["settings"])
         data = read_fields(DataDescription, stored["data"])
         return StoredConfig(settings, data, stored["processes"], frozenset(stored["data"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path / layout.CONFIG} cannot be used: {error}; name another --run") from None
+        raise UserError(f"{path / layout.CONFIG_FILE} cannot be used: {error}; name another --run") from None
 
 
 def readable_settings(stored: dict[str, Any]) -> PretrainConfig | None:
@@ -102,6 +102,6 @@ def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -
 
 def identity_of(path: Path) -> str:
     """A hash that stays the same when a run is resumed or moved."""
-    stored = json.loads((path / layout.CONFIG).read_text(encoding="utf-8"))
+    stored = json.loads((path / layout.CONFIG_FILE).read_text(encoding="utf-8"))
     settings = {name: value for name, value in stored["settings"].items() if name not in PretrainConfig.changeable()}
     return hash_text(json.dumps([settings, stored["data"]], sort_keys=True))

@@ -53,9 +53,11 @@ class Checkpoints:
             try:
                 self.clean()
                 folder.mkdir(parents=True)
-                save_file(weights, folder / layout.WEIGHTS)
-                save_file(averages, folder / layout.OPTIMIZER)
-                (folder / layout.PROGRESS).write_text(json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8")
+                save_file(weights, folder / layout.WEIGHTS_FILE)
+                save_file(averages, folder / layout.OPTIMIZER_FILE)
+                (folder / layout.PROGRESS_FILE).write_text(
+                    json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8"
+                )
                 everywhere = {name: weights[first] for name, first in first_names(objective).items()}
                 for name, attribute in parts_of(objective).items():
                     state = without_prefix(everywhere, f"{attribute}.")
@@ -152,8 +154,8 @@ def gathered(tensors: dict[str, Tensor], group: ProcessGroup) -> dict[str, Tenso
 def load_checkpoint(path: Path, objective: nn.Module, optimizer: RunOptimizer) -> Progress:
     """Read a checkpoint into an objective and an optimizer of the same kind."""
     with prefix_errors(f"{path}: "):
-        load_state_once(objective, load_file(path / layout.WEIGHTS), copy_into)
-    optimizer.load_state(load_file(path / layout.OPTIMIZER))
+        load_state_once(objective, load_file(path / layout.WEIGHTS_FILE), copy_into)
+    optimizer.load_state(load_file(path / layout.OPTIMIZER_FILE))
     return read_progress(path)
 
 
@@ -167,7 +169,7 @@ def write_manifest(folder: Path) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    (folder / layout.MANIFEST).write_text(
+    (folder / layout.MANIFEST_FILE).write_text(
         json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8"
     )
 
@@ -175,7 +177,7 @@ def write_manifest(folder: Path) -> None:
 def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        manifest = json.loads((folder / layout.MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / layout.MANIFEST_FILE).read_text(encoding="utf-8"))
         if manifest["format"] > FORMAT:
             raise UserError(
                 f"{folder} has format {manifest['format']}, we read {FORMAT}: update electrakit, or name another --run"
@@ -187,7 +189,7 @@ def find_damage(folder: Path) -> str | None:
             if path.stat().st_size != entry["bytes"] or hash_file(path) != entry["xxh3_128"]:
                 return f"{name} is not what was written"
     except FileNotFoundError:
-        return f"{layout.MANIFEST} is missing"
+        return f"{layout.MANIFEST_FILE} is missing"
     except OSError as error:  # a failing disk or network: the checkpoint itself may be fine
         raise UserError(
             f"cannot read {error.filename}: {error.strerror}; start the same command again to resume"
@@ -195,7 +197,7 @@ def find_damage(folder: Path) -> str | None:
     except UserError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{layout.MANIFEST} cannot be read"
+        return f"{layout.MANIFEST_FILE} cannot be read"
     return None
 
 

@@ -50,7 +50,7 @@ class Log:
         if self.is_silent:
             return
         self.close_files()
-        path = self.run / layout.METRICS
+        path = self.run / layout.METRICS_FILE
         end = -1 if step is None else step
         ends = {"train": end, "valid": (step or -1) if last_validated is None else last_validated}
         kept = [line for line in read_metrics(self.run) if line["step"] <= ends.get(line["split"], end)]
