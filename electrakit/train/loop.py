@@ -97,7 +97,7 @@ def train(state: TrainState, interrupts: Interrupts, stop_after: int | None) -> 
             is_best = validate(state)
         if must_stop or is_best or step in config.milestones or is_due(step, config.save_every):
             save(state)
-            # Saving may take long. Who asks to stop meanwhile does not wait for another step and another checkpoint.
+            # Saving may take long. A request to stop that came meanwhile does not wait for another step and another checkpoint.
             must_stop = must_stop or state.group.agree(stop_requested())[0]
     if is_over(state) and state.progress.last_validated != state.progress.step:
         validate(state)  # an earlier start was stopped right after the last step

@@ -27,7 +27,7 @@ from electrakit.train.optim import RunOptimizer
 from electrakit.train.prefetch import Prefetch
 from electrakit.train.validation import Validation
 
-DISK = 100e6  # bytes per second: an estimate until the first checkpoint is written
+DISK_SPEED = 100e6  # bytes per second: an estimate until the first checkpoint is written
 
 
 class TrainState:
@@ -79,7 +79,7 @@ class TrainState:
         # Of a time budget, from 0 to 1; None without one.
         self.budget_used: float | None = None
         # How long the last of each took: a time budget keeps that much free for the end of the run.
-        self.seconds_of = {"validate": 0.0, "save": max(1.0, checkpoint_bytes(objective, self.optimizer) / DISK)}
+        self.seconds_of = {"validate": 0.0, "save": max(1.0, checkpoint_bytes(objective, self.optimizer) / DISK_SPEED)}
 
         if group.is_main:
             self.checkpoints.clean()
