@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from electrakit.common.atomic import put_folder
 from electrakit.common.errors import UserError, prefix_errors
 from electrakit.common.hashing import hash_file
-from electrakit.common.json_files import write_json
 from electrakit.common.progress import print_message
 from electrakit.model.huggingface.families import is_transformers
 from electrakit.model.huggingface.weights import to_transformers
@@ -170,7 +169,9 @@ def write_manifest(folder: Path) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    write_json(folder / layout.MANIFEST_FILE, {"format": FORMAT, "files": files}, ascii_only=True)
+    (folder / layout.MANIFEST_FILE).write_text(
+        json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def find_damage(folder: Path) -> str | None:
