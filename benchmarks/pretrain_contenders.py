@@ -29,7 +29,7 @@ from electrakit.objective.build import build_objective
 from electrakit.objective.electra import Electra
 from electrakit.train.distributed import ProcessGroup, distribute
 from electrakit.train.loop import synchronise, train_step
-from electrakit.train.optim import Optimizer
+from electrakit.train.optim import RunOptimizer
 from electrakit.train.state import TrainState
 
 SPECIAL = {"pad": 0, "cls": 101, "sep": 102, "mask": 103}
@@ -87,7 +87,7 @@ def ours(config: PretrainConfig, settings: Settings, group: ProcessGroup, *, how
 
 
 def our_step(objective: nn.Module, config: PretrainConfig, settings: Settings, group: ProcessGroup) -> Step:
-    optimizer = Optimizer(objective, config.optim)
+    optimizer = RunOptimizer(objective, config.optim)
     module = distribute(objective, group, fsdp=False)
 
     def step(ids: Tensor) -> float:

@@ -30,10 +30,19 @@ def first_line(error: BaseException, max_chars: int = 300) -> str:
 
 
 @contextlib.contextmanager
-def explain_write_errors(out: Path, relief: str = "use fewer --workers") -> Iterator[None]:
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Put a prefix, such as the name of a file, before the message of a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{prefix}{error}") from None
+
+
+@contextlib.contextmanager
+def explain_write_errors(out: Path, remedy: str = "use fewer --workers") -> Iterator[None]:
     """While `out` is written: turn a full disk, a read-only folder and the like into a UserError.
 
-    relief: what to do when there are too many processes or open files.
+    remedy: what to do when there are too many processes or open files.
     """
     try:
         yield
@@ -43,7 +52,7 @@ def explain_write_errors(out: Path, relief: str = "use fewer --workers") -> Iter
         if error.errno in FOLDER_ERRORS:
             what, way_out = f"cannot write {error.filename or out}: {error.strerror}", "mend that and start"
         elif error.errno in RESOURCE_ERRORS:
-            what, way_out = f"stopped by the system: {error.strerror}", f"{relief} and start"
+            what, way_out = f"stopped by the system: {error.strerror}", f"{remedy} and start"
         else:
             what, way_out = f"stopped by the system: {error}", "mend that and start"
         raise UserError(f"{what}; {way_out} the same command again") from None

@@ -1,15 +1,13 @@
-"""Writes values as strict JSON, atomically; reads dataclasses from it."""
+"""Writes values as strict JSON, atomically; reads JSON and YAML."""
 
 import json
 import math
-from collections.abc import Mapping
+import re
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
 from electrakit.common.atomic import atomic_write
-
-Kind = TypeVar("Kind")
+from electrakit.common.errors import UserError
 
 
 def write_json(path: Path, content: Any, scratch: Path | None = None, *, ascii_only: bool = False) -> None:
@@ -28,15 +26,28 @@ def finite(value: Any) -> Any:
     return value
 
 
-def read_fields(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
-    """A dataclass of those values that have the type of their field; the others get their defaults."""
-    hints = get_type_hints(kind)
-    return kind(**{name: values[name] for name in hints if name in values and _has_type(values[name], hints[name])})
+def read_file(path: Path) -> Any:
+    """The content of a JSON or YAML file."""
+    kind, parse = ("YAML", _parse_yaml) if path.suffix in (".yaml", ".yml") else ("JSON", json.loads)
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not {kind}: {' '.join(str(error).split())}") from None
 
 
-def _has_type(value: Any, hint: Any) -> bool:
-    if isinstance(hint, UnionType):
-        return any(_has_type(value, each) for each in get_args(hint))
-    if hint is float:
-        return isinstance(value, int | float)
-    return hint is Any or isinstance(value, get_origin(hint) or hint)
+def _parse_yaml(text: str) -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """YAML 1.2's numbers: PyYAML, which is at 1.1, takes 1e-3 for a string."""
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+    try:
+        # Through JSON: names become strings, whatever YAML made of them.
+        return json.loads(json.dumps(yaml.load(text, Loader), default=str))
+    except yaml.YAMLError as error:
+        raise ValueError(error) from None

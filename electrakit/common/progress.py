@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES = 10.0  # in a log file
 
 console = Console(stderr=True, highlight=False)
 """Messages go to standard error, so that standard output stays free for results."""
@@ -24,39 +24,33 @@ console = Console(stderr=True, highlight=False)
 Update = Callable[[int], None]
 
 
+def print_message(text: str, style: str = "") -> None:
+    """A line for people, shown as it is: brackets are no markup, and only the terminal wraps it."""
+    console.print(text, style=style, markup=False, soft_wrap=True)
+
+
 @contextmanager
-def progress(
-    title: str,
-    total: int | None,
-    *,
-    unit: str = "MB",
-    scale: float = 1e6,
-    screen: Console = console,
-    seconds_between_lines: float = SECONDS_BETWEEN_LINES,
-    silent_below: int = 0,
-) -> Iterator[Update]:
-    """Yields `update(done)`: `done` out of `total`, shown divided by `scale` in `unit`, with rate and time left.
+def progress(title: str, total: int | None, *, silent_below: int = 0) -> Iterator[Update]:
+    """Yields `update(done)`: bytes done out of `total`, shown with rate and time left.
 
     Without a total: amount and rate only. A total below `silent_below` is not shown. After an exception nothing is called done.
     """
-    pace = _Pace(unit, scale)
+    pace = _Pace()
     if total is not None and total < silent_below:
         yield pace.update
-    elif screen.is_terminal:
-        with _bar(title, total or None, pace, screen) as update:
+    elif console.is_terminal:
+        with _bar(title, total or None, pace) as update:
             yield update
     else:
-        yield _lines(title, total or None, pace, screen, seconds_between_lines)
+        yield _lines(title, total or None, pace)
         if pace.done is not None:
-            seconds = time.monotonic() - pace.started
-            screen.print(f"{title}: done, {pace.amount(pace.done)} in {seconds:,.0f} s", markup=False, soft_wrap=True)
+            print_message(f"{title}: done, {_megabytes(pace.done)} in {time.monotonic() - pace.started:,.0f} s")
 
 
 class _Pace:
     """The rate since the first update: what an earlier start had done does not count."""
 
-    def __init__(self, unit: str, scale: float) -> None:
-        self.unit, self.scale = unit, scale
+    def __init__(self) -> None:
         self.started = self.first_time = time.monotonic()
         self.first_done = 0
         self.done: int | None = None
@@ -66,51 +60,52 @@ class _Pace:
             self.first_time, self.first_done = time.monotonic(), done
         self.done = done
 
-    def amount(self, done: float) -> str:
-        return f"{done / self.scale:,.1f} {self.unit}"
-
     @property
     def per_second(self) -> float:
         return ((self.done or 0) - self.first_done) / max(1e-3, time.monotonic() - self.first_time)
 
     @property
     def rate(self) -> str:
-        return f"{self.amount(self.per_second)}/s" if self.per_second else ""
+        return f"{_megabytes(self.per_second)}/s" if self.per_second else ""
+
+
+def _megabytes(num_bytes: float) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB"
 
 
 @contextmanager
-def _bar(title: str, total: int | None, pace: _Pace, screen: Console) -> Iterator[Update]:
+def _bar(title: str, total: int | None, pace: _Pace) -> Iterator[Update]:
     share: tuple[ProgressColumn, ...] = (BarColumn(bar_width=30), TaskProgressColumn(show_speed=False))
     left: tuple[ProgressColumn, ...] = (TextColumn("left"), TimeRemainingColumn())
     if total is None:  # the amount in place of the share
         share, left = (SpinnerColumn(), TextColumn("{task.fields[amount]}")), ()
     rate = TextColumn("{task.fields[rate]}")
     columns = (TextColumn("[bold]{task.description}"), *share, rate, TimeElapsedColumn(), *left)
-    with Progress(*columns, console=screen, refresh_per_second=5) as bar:
+    with Progress(*columns, console=console, refresh_per_second=5) as bar:
         task = bar.add_task(title, total=total, rate="", amount="")
 
         def update(done: int) -> None:
             pace.update(done)
-            bar.update(task, completed=done, rate=pace.rate, amount=pace.amount(done))
+            bar.update(task, completed=done, rate=pace.rate, amount=_megabytes(done))
 
         yield update
         if total is not None:
             bar.update(task, completed=total)
 
 
-def _lines(title: str, total: int | None, pace: _Pace, screen: Console, seconds_between_lines: float) -> Update:
+def _lines(title: str, total: int | None, pace: _Pace) -> Update:
     last = time.monotonic()
 
     def update(done: int) -> None:
         nonlocal last
         pace.update(done)
-        if time.monotonic() - last < seconds_between_lines or not pace.per_second:
+        if time.monotonic() - last < SECONDS_BETWEEN_LINES or not pace.per_second:
             return
         last = time.monotonic()
-        parts = [f"{title}: {pace.amount(done)}", pace.rate]
+        parts = [f"{title}: {_megabytes(done)}", pace.rate]
         if total:
-            parts[0] += f" of {pace.amount(total)}"
+            parts[0] += f" of {_megabytes(total)}"
             parts.append(f"{max(0, total - done) / pace.per_second:,.0f} s left")
-        screen.print(", ".join(parts), markup=False, soft_wrap=True)
+        print_message(", ".join(parts))
 
     return update

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from electrakit.common.errors import UserError, one_line
-from electrakit.common.hashing import hash_file, hash_text
+from electrakit.common.hashing import hash_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,11 +27,15 @@ def require_safe(place: str) -> None:
         if not is_cached(place) and (problem := hub_problem(place)):
             raise UserError(f"{place!r} is no folder here, and the Hugging Face hub does not give it ({problem})")
         return
-    require_model_folder(folder)
-    if not (folder / "config.json").exists():
+    has_config = (folder / "config.json").exists()
+    # The test predictions of a fine-tuning are safetensors, too.
+    has_weights = any(not path.name.endswith(".test.safetensors") for path in folder.glob("*.safetensors"))
+    if not (has_config and has_weights):
+        point_to_model(folder)
+    if not has_config:
         raise UserError(f"{place!r} has no config.json; name the folder of a transformers model")
     require_known_model(folder)
-    if not has_weights(folder):
+    if not has_weights:
         pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
         if pickles:
             raise UserError(f"{place!r} has its weights in {pickles[0]}, a pickle that could run any code: {CONVERT}")
@@ -40,15 +44,8 @@ def require_safe(place: str) -> None:
         require_index_is_safe(index)
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether there are weights; the test predictions of a fine-tuning are safetensors, too."""
-    return any(not path.name.endswith(".test.safetensors") for path in folder.glob("*.safetensors"))
-
-
-def require_model_folder(folder: Path) -> None:
-    """Point from a run, or the folder of a fine-tuning, to the model that was probably meant."""
-    if (folder / "config.json").exists() and has_weights(folder):
-        return
+def point_to_model(folder: Path) -> None:
+    """From a run, or the folder of a fine-tuning, to the model that was probably meant."""
     if (folder / "checkpoints").is_dir() or (folder / "state.json").exists():
         raise UserError(f"{str(folder)!r} is a run, not a model; electra export {folder} --out hf/mine makes one of it")
     if (folder / "model" / "config.json").exists():
@@ -112,7 +109,7 @@ def hub_problem(name: str, kind: Literal["model", "dataset"] = "model") -> str |
 
 def weights_fingerprint(folder: Path) -> str:
     """A hash of a folder's weights, whatever else is in it."""
-    return hash_text(" ".join(hash_file(path) for path in sorted(folder.glob("*.safetensors"))))
+    return hash_files(sorted(folder.glob("*.safetensors")))
 
 
 @contextlib.contextmanager

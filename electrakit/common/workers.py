@@ -13,6 +13,7 @@ import traceback
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn, TypeVar
@@ -26,10 +27,19 @@ Result = TypeVar("Result")
 TASKS_AHEAD = 2
 # The environment variable with a worker's number, by which it may choose its GPU.
 WORKER = "ELECTRAKIT_WORKER"
+# The processes are the parallelism.
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 # Document batches are a hundred thousand small strings: garbage collections that look through them are slow.
 GC_THRESHOLD = 200_000
 CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGBUS]
+
+
+@dataclass(eq=False)
+class Task:
+    """What a worker was given to do."""
+
+    description: str
+    answer: tuple[bool, Any] | None = None  # once it is done: what `perform` returned
 
 
 class WorkerPool:
@@ -42,17 +52,14 @@ class WorkerPool:
     def __init__(self, num_workers: int, tasks_ahead: int = TASKS_AHEAD) -> None:
         self.num_workers = num_workers
         self.tasks_ahead = tasks_ahead
-        self._results: dict[int, tuple[bool, Any]] = {}
-        self._next_ticket = 0
         self._processes: list[Any] = []
         self._connections: list[Connection] = []
-        self._given: list[deque[int]] = []  # the tickets of the tasks that each worker has, in the order of its work
-        self._descriptions: dict[int, str] = {}
+        self._given: list[deque[Task]] = []  # what each worker has to do, in the order of its work
 
     def __enter__(self) -> "WorkerPool":
         # spawn: a fork of a process that has threads (tokenizers, torch) can deadlock
         context = multiprocessing.get_context("spawn")
-        with _hidden_main(), _one_thread(), _delayed_interrupts():
+        with _hidden_main(), _delayed_interrupts():
             try:
                 for _ in range(self.num_workers):
                     self._start(context)
@@ -89,15 +96,15 @@ class WorkerPool:
         describe: what an error message calls the task of an item.
         """
         max_ahead = self.num_workers * self.tasks_ahead
-        tickets: deque[int] = deque()
+        tasks: deque[Task] = deque()
         for item in items:
-            while len(tickets) >= max_ahead:
-                yield self._take(tickets.popleft())
-            tickets.append(self._submit(function, item, describe(item)))
-            while tickets and tickets[0] in self._results:
-                yield self._take(tickets.popleft())
-        while tickets:
-            yield self._take(tickets.popleft())
+            while len(tasks) >= max_ahead:
+                yield self._wait_for(tasks.popleft())
+            tasks.append(self._submit(function, item, describe(item)))
+            while tasks and tasks[0].answer:
+                yield self._wait_for(tasks.popleft())
+        while tasks:
+            yield self._wait_for(tasks.popleft())
 
     def as_done(
         self,
@@ -106,61 +113,57 @@ class WorkerPool:
         describe: Callable[[Item], str] = lambda _: "its task",
     ) -> Iterator[tuple[Item, Result]]:
         """Each item with its result, in the order of completion: for long tasks, where no result waits for another."""
-        waiting: dict[int, Item] = {}
+        waiting: dict[Task, Item] = {}
         for item in items:
             waiting[self._submit(function, item, describe(item))] = item
-            for ticket in [each for each in waiting if each in self._results]:
-                yield waiting.pop(ticket), self._take(ticket)
+            for task in [each for each in waiting if each.answer]:
+                yield waiting.pop(task), self._wait_for(task)
         while waiting:
-            while not any(ticket in self._results for ticket in waiting):
+            if not any(task.answer for task in waiting):
                 self._receive()
-            for ticket in [each for each in waiting if each in self._results]:
-                yield waiting.pop(ticket), self._take(ticket)
+            for task in [each for each in waiting if each.answer]:
+                yield waiting.pop(task), self._wait_for(task)
 
-    def _submit(self, function: Callable[[Any], Any], item: Any, description: str) -> int:
+    def _submit(self, function: Callable[[Any], Any], item: Any, description: str) -> Task:
         while min(map(len, self._given)) >= self.tasks_ahead:
             self._receive()
         worker = min(range(self.num_workers), key=lambda one: len(self._given[one]))
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._descriptions[ticket] = description
-        self._send(worker, ticket, pickle.dumps((function, item)))
-        self._given[worker].append(ticket)
-        return ticket
+        task = Task(description)
+        self._send(worker, task, pickle.dumps((function, item)))
+        self._given[worker].append(task)
+        return task
 
-    def _send(self, worker: int, ticket: int, task: bytes) -> None:
+    def _send(self, worker: int, task: Task, content: bytes) -> None:
         try:
-            self._connections[worker].send((ticket, task))
+            self._connections[worker].send_bytes(content)
         except (BrokenPipeError, ConnectionResetError):
             self._raise_dead(worker)
 
-    def _take(self, ticket: int) -> Any:
-        while ticket not in self._results:
+    def _wait_for(self, task: Task) -> Any:
+        while task.answer is None:
             self._receive()
-        is_good, value = self._results.pop(ticket)
-        description = self._descriptions.pop(ticket)
+        is_good, result = task.answer
         if is_good:
-            return value
-        if isinstance(value, UserError):
-            raise value
-        raise RuntimeError(f"a worker process failed while working on {description}:\n{value}")
+            return result
+        if isinstance(result, UserError):
+            raise result
+        raise RuntimeError(f"a worker process failed while working on {task.description}:\n{result}")
 
     def _receive(self) -> None:
-        """Wait for results and store them."""
+        """Wait for results and store them. A worker does its tasks in order."""
         for connection in wait(self._connections):
             worker = self._connections.index(connection)  # type: ignore[arg-type]  # wait() returns what it was given
             try:
-                ticket, is_good, value = self._connections[worker].recv()
+                answer = self._connections[worker].recv()
             except (EOFError, OSError):  # OSError: it died in the middle of a result
                 self._raise_dead(worker)
-            self._given[worker].remove(ticket)
-            self._results[ticket] = is_good, value
+            self._given[worker].popleft().answer = answer
 
     def _raise_dead(self, worker: int) -> NoReturn:
         self._processes[worker].join(5)
         code = self._processes[worker].exitcode
         death = f"worker process {worker} died (exit code {code})"
-        description = self._descriptions[self._given[worker][0]] if self._given[worker] else "nothing"
+        description = self._given[worker][0].description if self._given[worker] else "nothing"
         if code == -signal.SIGKILL:
             raise UserError(
                 f"{death}: killed from outside, or out of memory; "
@@ -173,27 +176,32 @@ class WorkerPool:
 
 def _serve(connection: Connection, number: int) -> None:
     """The main loop of a worker: a thread receives tasks ahead, and they are done one after the other."""
-    os.environ[WORKER] = str(number)
-    gc.set_threshold(GC_THRESHOLD)
-    tasks: queue.Queue[Any] = queue.Queue()
+    prepare_worker(number)
+    tasks: queue.Queue[bytes] = queue.Queue()
 
     def receive() -> None:
         try:
             while True:
-                tasks.put(connection.recv())
+                tasks.put(connection.recv_bytes())
         finally:  # the main process has gone, however it ended: this one ends too, also in the middle of a task
             os._exit(0)
 
     threading.Thread(target=receive, daemon=True).start()
     while True:
-        ticket, task = tasks.get()
-        answer = perform(task)
+        answer = perform(tasks.get())
         try:
-            connection.send((ticket, *answer))
+            connection.send(answer)
         except OSError:
             os._exit(0)
         except Exception:  # the result cannot be sent
-            connection.send((ticket, False, traceback.format_exc()))
+            connection.send((False, traceback.format_exc()))
+
+
+def prepare_worker(number: int) -> None:
+    """In a new process, before the libraries that read the environment are loaded."""
+    os.environ.update(ONE_THREAD)
+    os.environ[WORKER] = str(number)
+    gc.set_threshold(GC_THRESHOLD)
 
 
 def perform(task: bytes) -> tuple[bool, Any]:
@@ -238,18 +246,3 @@ def _hidden_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread in each worker: the processes are the parallelism."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -4,7 +4,6 @@ Both give the same results; `WorkerPool` hands out the tasks and orders the resu
 """
 
 import contextlib
-import gc
 import math
 import os
 import pickle
@@ -17,8 +16,8 @@ from typing import Any, NoReturn
 
 import electrakit
 from electrakit.common.errors import UserError, first_line
-from electrakit.common.progress import console
-from electrakit.common.workers import GC_THRESHOLD, ONE_THREAD, TASKS_AHEAD, WORKER, WorkerPool, perform
+from electrakit.common.progress import print_message
+from electrakit.common.workers import TASKS_AHEAD, Task, WorkerPool, perform, prepare_worker
 
 # A cluster may be busy: waiting for its workers is no error, but must not look like a hang.
 SECONDS_BEFORE_MESSAGE = 30.0
@@ -46,20 +45,13 @@ def open_pool(
 class RayWorkerPool(WorkerPool):
     """Workers on a Ray cluster: the one at RAY_ADDRESS, or one that is started here and stopped afterwards."""
 
-    def __init__(
-        self,
-        wanted: int | None = None,
-        at_most: float = math.inf,
-        tasks_ahead: int = TASKS_AHEAD,
-        num_cores: int = 1,
-        uses_gpu: bool = False,
-    ) -> None:
+    def __init__(self, wanted: int | None, at_most: float, tasks_ahead: int, num_cores: int, uses_gpu: bool) -> None:
         super().__init__(wanted or 0, tasks_ahead)
         self.wanted, self.at_most, self.num_cores, self.uses_gpu = wanted, at_most, num_cores, uses_gpu
         self._ray: Any = None
         self._is_ours = False  # whether we connected, and so must disconnect
         self._actors: list[Any] = []
-        self._waiting: dict[Any, tuple[int, int]] = {}  # Ray's reference to a result -> worker, ticket
+        self._waiting: dict[Any, tuple[int, Task]] = {}  # by Ray's reference to the result
 
     def __enter__(self) -> "RayWorkerPool":
         self._ray = import_ray()
@@ -112,7 +104,7 @@ class RayWorkerPool(WorkerPool):
             if not ready and not is_reported:
                 found = self.num_workers - len(missing)
                 line = f"{found} of {self.num_workers} Ray workers are there; waiting for the cluster to have room"
-                console.print(line, style="yellow", markup=False, soft_wrap=True)
+                print_message(line, "yellow")
                 is_reported = True
 
     def _check_worker(self, reference: Any, number: int, folder: str) -> None:
@@ -145,23 +137,23 @@ class RayWorkerPool(WorkerPool):
         if self._is_ours:
             self._ray.shutdown()
 
-    def _send(self, worker: int, ticket: int, task: bytes) -> None:
-        self._waiting[self._actors[worker].perform.remote(task)] = worker, ticket
+    def _send(self, worker: int, task: Task, content: bytes) -> None:
+        self._waiting[self._actors[worker].perform.remote(content)] = worker, task
 
     def _receive(self) -> None:
         ready, _ = self._ray.wait(list(self._waiting))
         for reference in ready:
-            worker, ticket = self._waiting.pop(reference)
+            worker, task = self._waiting.pop(reference)
             try:
                 answer = self._ray.get(reference)
             except self._ray.exceptions.RayError:
                 self._raise_dead(worker)
-            self._given[worker].remove(ticket)
-            self._results[ticket] = pickle.loads(answer)
+            self._given[worker].remove(task)
+            task.answer = pickle.loads(answer)
 
     def _raise_dead(self, worker: int) -> NoReturn:
         raise UserError(
-            f"Ray worker {worker} died while working on {self._descriptions[self._given[worker][0]]}: killed from outside, "
+            f"Ray worker {worker} died while working on {self._given[worker][0].description}: killed from outside, "
             "out of memory, or crashed; start the same command again to resume, with fewer --workers if memory is short"
         ) from None
 
@@ -170,9 +162,7 @@ class Actor:
     """A worker as Ray runs it, somewhere on the cluster."""
 
     def __init__(self, number: int, folder: str) -> None:
-        os.environ.update(ONE_THREAD)  # before the libraries that read it are loaded
-        os.environ[WORKER] = str(number)
-        gc.set_threshold(GC_THRESHOLD)
+        prepare_worker(number)
         self.sees_folder = Path(folder).is_dir()
         if self.sees_folder:
             os.chdir(folder)  # relative names mean here what they mean there

@@ -1,20 +1,23 @@
 """The base class of all settings: frozen dataclasses whose values are checked against the annotations of their fields."""
 
+import contextlib
 import dataclasses
 import difflib
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from math import isfinite
 from pathlib import Path
+from sys import float_info
 from types import NoneType, UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tyro.conf import Positional
 
-from electrakit.common.errors import UserError
+from electrakit.common.errors import UserError, prefix_errors
+from electrakit.common.json_files import read_file as read_file
+
+Kind = TypeVar("Kind")
 
 
 def may_change(default: Any = MISSING) -> Any:
@@ -53,7 +56,8 @@ class Settings:
         check_names(type(self), changes)
         for name, value in changes.items():
             if isinstance(value, Mapping) and isinstance(old := getattr(self, name), Settings):
-                changes[name] = _prefixed(name, old.changed, value)
+                with prefix_errors(f"{name}."):
+                    changes[name] = old.changed(**value)
         return replace(self, **changes)
 
     @classmethod
@@ -70,8 +74,9 @@ class Settings:
     @classmethod
     def _read(cls, entry: dataclasses.Field, hint: Any, value: Any) -> Any:
         if isinstance(value, Mapping) and (part := _part_of(hint)):
-            make = part.from_values if entry.default_factory is MISSING else entry.default_factory().changed
-            value = _prefixed(entry.name, make, value)
+            default = entry.default_factory
+            with prefix_errors(f"{entry.name}."):
+                value = part.from_json(value) if default is MISSING else default().changed(**value)
         if isinstance(value, str):
             value = entry.metadata.get("aliases", {}).get(value, value)
         if entry.metadata.get("one_or_more") and isinstance(value, str | os.PathLike):
@@ -79,7 +84,7 @@ class Settings:
         try:
             return convert(hint, value)
         except ValueError:
-            message = f"{cls.name_of(entry.name)} must be {describe(hint)}, got {value!r}"
+            message = f"{cls.name_of(entry.name)} must be {describe_type(hint)}, got {value!r}"
         if get_origin(hint) is tuple and isinstance(value, str | os.PathLike):
             message += f"; write [{os.fspath(value)!r}]"
         if isinstance(value, str) and value.lower() == "none" and NoneType in get_args(hint):
@@ -116,12 +121,7 @@ class Settings:
     def from_json(cls, values: Any) -> Self:
         """What `to_json` gave. A missing setting has its default."""
         if not isinstance(values, Mapping):
-            raise UserError(f"the settings must be {describe(cls)}, got {values!r}")
-        return cls.from_values(**values)
-
-    @classmethod
-    def from_values(cls, **values: Any) -> Self:
-        """As the constructor, but a wrong or missing name is a UserError."""
+            raise UserError(f"the settings must be {describe_type(cls)}, got {values!r}")
         check_names(cls, values)
         required = [entry.name for entry in fields(cls) if entry.default is entry.default_factory is MISSING]
         if missing := [name for name in required if name not in values]:
@@ -146,17 +146,15 @@ class Settings:
         for name, change in changes.items():
             is_part = isinstance(change, Mapping) and isinstance(values.get(name), Mapping)
             values[name] = {**values[name], **change} if is_part else change
-        try:
+        with prefix_errors(f"{path}: "):
             return cls.from_json(values)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
 
     @classmethod
     def values_in(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
         """The settings in a file, by name; not checked yet."""
         content = cls.unwrap(read_file(Path(path)), Path(path))
         if not isinstance(content, dict):
-            raise UserError(f"{path}: the settings must be {describe(cls)}, got {content!r}")
+            raise UserError(f"{path}: the settings must be {describe_type(cls)}, got {content!r}")
         return content
 
     @classmethod
@@ -225,10 +223,8 @@ def convert(hint: Any, value: Any) -> Any:
     origin, kinds = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         for kind in kinds:
-            try:
+            with contextlib.suppress(ValueError):
                 return convert(kind, value)
-            except ValueError:
-                continue
     elif origin is Literal and isinstance(value, str) and value in kinds:
         return value
     elif origin is tuple and isinstance(value, Iterable) and not isinstance(value, str | os.PathLike | Mapping):
@@ -243,18 +239,27 @@ def convert(hint: Any, value: Any) -> Any:
         if hint is bool:
             return value
     elif hint is float:
-        if isinstance(value, int | float) and isfinite(value):
+        if isinstance(value, int | float) and abs(value) <= float_info.max:
             return value
-    elif isinstance(hint, type) and isinstance(value, hint):
+    elif (origin in (dict, list) or isinstance(hint, type)) and isinstance(value, origin or hint):
         return value
     raise ValueError
 
 
-def describe(hint: Any) -> str:
+def read_fields(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
+    """A dataclass of those values that fit its fields; the others get their defaults: an older version wrote fewer."""
+    hints, fitting = get_type_hints(kind), {}
+    for name in hints.keys() & values.keys():
+        with contextlib.suppress(ValueError):
+            fitting[name] = convert(hints[name], values[name])
+    return kind(**fitting)
+
+
+def describe_type(hint: Any) -> str:
     """What values an annotation allows, for messages."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join(map(describe, kinds))
+        return " or ".join(map(describe_type, kinds))
     if origin is Literal:
         return f"one of {', '.join(kinds)}"
     if origin is tuple and kinds[-1] is not Ellipsis:
@@ -267,49 +272,7 @@ def describe(hint: Any) -> str:
     return names.get(hint, "None")
 
 
-# Parts
-
-
 def _part_of(hint: Any) -> type[Settings] | None:
     """The class of a field that holds settings itself."""
-    kinds = [kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and issubclass(kind, Settings)]
-    return kinds[0] if kinds else None
-
-
-def _prefixed(name: str, make: Callable[..., Settings], values: Mapping[str, Any]) -> Settings:
-    """A part does not know its own name: it is put before what is wrong with it."""
-    try:
-        return make(**values)
-    except UserError as error:
-        raise UserError(f"{name}.{error}") from None
-
-
-# Files
-
-
-def read_file(path: Path) -> Any:
-    """The content of a JSON or YAML file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        return _read_yaml(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        kind = "YAML" if path.suffix in (".yaml", ".yml") else "JSON"
-        raise UserError(f"{path} is not {kind}: {' '.join(str(error).split())}") from None
-
-
-def _read_yaml(text: str) -> Any:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """YAML 1.2's numbers: PyYAML, which is at 1.1, takes 1e-3 for a string."""
-
-    Loader.add_implicit_resolver(
-        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-    )
-    try:
-        # Through JSON: names become strings, whatever YAML made of them.
-        return json.loads(json.dumps(yaml.load(text, Loader), default=str))
-    except yaml.YAMLError as error:
-        raise ValueError(error) from None
+    kinds = (hint, *get_args(hint))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)

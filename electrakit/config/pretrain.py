@@ -12,7 +12,7 @@ from electrakit.config.network import NetworkConfig
 
 Share = Literal["nothing", "embeddings", "encoder"]
 ObjectiveKind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]
-Optimizer = Literal["official_adam", "adamw", "lamb", "muon"]
+OptimizerName = Literal["official_adam", "adamw", "lamb", "muon"]
 Schedule = Literal["official", "linear", "cosine", "cosine_restarts", "constant"]
 
 DISC_WEIGHTS = {"electra": 50.0, "replace_mlm": 1.0, "all_tokens_mlm": 7.0}
@@ -68,7 +68,7 @@ class ObjectiveConfig(Settings):
 class OptimConfig(Settings):
     """The optimizer and its learning rate schedule. The defaults are ELECTRA-small's."""
 
-    name: Optimizer = "official_adam"
+    name: OptimizerName = "official_adam"
     """`official_adam` has no bias correction; `lamb` scales the step of each layer; `muon` orthogonalises that of matrices (else AdamW)."""
     lr: float = 5e-4
     """Peak learning rate."""

@@ -258,7 +258,7 @@ def sharing(evidence: Evidence) -> Iterator[Finding]:
     share, checkpoint = evidence.run.settings.get("share"), evidence.run.checkpoint
     if share not in ("embeddings", "encoder") or not evidence.run.settings.get("generator") or checkpoint is None:
         return
-    tables = [word_table(checkpoint / name / layout.WEIGHTS) for name in ("generator", "discriminator")]
+    tables = [word_table(checkpoint / name / layout.WEIGHTS_FILE) for name in ("generator", "discriminator")]
     if tables[0] is None or tables[1] is None or np.array_equal(tables[0], tables[1]):
         return
     seen = f"share is {share!r}, but in {checkpoint.name} the word tables "
@@ -356,7 +356,7 @@ def completeness(evidence: Evidence) -> Iterator[Finding]:
         return
     budget = run.settings.get("budget")
     seen = f"step {run.step:,} of {f'what {budget} allow' if budget else f'{evidence.num_steps:,}'}"
-    log = run.path / layout.METRICS
+    log = run.path / layout.METRICS_FILE
     if log.exists():
         seen += f"; the log was written {format_duration(max(0.0, time.time() - log.stat().st_mtime))} ago"
     yield problems.INCOMPLETE.found("info", seen)

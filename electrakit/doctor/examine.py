@@ -215,7 +215,7 @@ def _refuse_folder_of_runs(config: DoctorConfig) -> None:
         run = layout.run_of_checkpoint(path)
         if run is not None and is_run(run):
             raise UserError(f"{name} is a checkpoint: examine its run, {run}")
-        if runs := sorted(str(one.parent) for one in path.glob(f"*/{layout.CONFIG}") if is_run(one.parent)):
+        if runs := sorted(str(one.parent) for one in path.glob(f"*/{layout.CONFIG_FILE}") if is_run(one.parent)):
             raise UserError(f"{name} holds runs: name them, as in electra doctor {' '.join(runs[:3])}")
 
 

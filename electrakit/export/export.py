@@ -123,7 +123,7 @@ def find_checkpoint(config: ExportConfig) -> tuple[RunFiles, Path]:
     """The run, and the folder of the checkpoint that was asked for. A damaged one is an error."""
     path, asked = config.run, config.checkpoint
     of_checkpoint = layout.run_of_checkpoint(path)
-    if of_checkpoint is not None and (path / layout.PROGRESS).exists():
+    if of_checkpoint is not None and (path / layout.PROGRESS_FILE).exists():
         if asked != "last":
             raise UserError(f"{path} is one checkpoint: leave --checkpoint {asked} out, or name the run")
         return read_run(of_checkpoint), require_undamaged(path, [])

@@ -30,7 +30,7 @@ def load_networks(run: Path, checkpoint: Path) -> list[TrainedNetwork]:
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         try:
             objective = build_objective(plain, stored.data.special_ids)
-            load_state_once(objective, load_file(checkpoint / layout.WEIGHTS))
+            load_state_once(objective, load_file(checkpoint / layout.WEIGHTS_FILE))
         except UserError:  # not the networks of the settings: pretrain(config, objective=...)
             return [load_custom(checkpoint, name) for name in layout.NETWORKS if has_custom(checkpoint, name)]
         networks = []
@@ -50,7 +50,7 @@ def has_custom(checkpoint: Path, name: str) -> bool:
     if name == "discriminator":
         raise UserError(
             f"the discriminator of {checkpoint} is a module of your own, which transformers does not have; its weights are "
-            f"`discriminator.*` in {checkpoint / layout.WEIGHTS}: load them with safetensors.torch.load_file"
+            f"`discriminator.*` in {checkpoint / layout.WEIGHTS_FILE}: load them with safetensors.torch.load_file"
         )
     return False
 

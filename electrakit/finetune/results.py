@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from electrakit.common.errors import UserError
-from electrakit.common.json_files import read_fields
+from electrakit.config.base import read_fields
 from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.tasks import AVERAGED, TASKS
 

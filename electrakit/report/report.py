@@ -19,7 +19,7 @@ from electrakit.runs import layout
 from electrakit.runs.files import read_run
 
 AnyPath = str | os.PathLike[str]
-FILES = (layout.CONFIG, layout.ENVIRONMENT, layout.STATUS, layout.METRICS, layout.GLUE_RESULTS)
+FILES = (layout.CONFIG_FILE, layout.ENVIRONMENT_FILE, layout.STATUS_FILE, layout.METRICS_FILE, layout.GLUE_RESULTS)
 """What a report is made of."""
 
 

@@ -98,7 +98,7 @@ def seconds_between_lines(run: RunFiles) -> float:
 
 def written_at(run: RunFiles) -> float:
     try:
-        return (run.path / layout.METRICS).stat().st_mtime
+        return (run.path / layout.METRICS_FILE).stat().st_mtime
     except OSError:
         return time.time()
 

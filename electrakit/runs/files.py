@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from electrakit.common.errors import UserError
-from electrakit.common.json_files import read_fields, write_json
+from electrakit.common.json_files import write_json
+from electrakit.config.base import read_fields
 from electrakit.config.corpus import SHARDS_MANIFEST
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
@@ -155,11 +156,10 @@ class RunFiles:
 
         None where the discriminator, if there is one, does not say replaced or original.
         """
-        objective = self.settings.get("objective")
-        objective = objective if isinstance(objective, dict) else {}
-        if (objective.get("kind") or "electra") != "electra":
+        objective = (self.config or PretrainConfig()).objective
+        if objective.kind != "electra":
             return None
-        return "sampled_acc" if objective.get("loss_on") == "masked" else "replaced_rate"
+        return "sampled_acc" if objective.loss_on == "masked" else "replaced_rate"
 
     @cached_property
     def shards(self) -> Path | None:
@@ -179,13 +179,15 @@ class RunFiles:
     def progress(self) -> Progress:
         """As the newest checkpoint has it; the beginning if there is none."""
         return (
-            Progress() if self.checkpoint is None else read_fields(Progress, _read(self.checkpoint / layout.PROGRESS))
+            Progress()
+            if self.checkpoint is None
+            else read_fields(Progress, _read(self.checkpoint / layout.PROGRESS_FILE))
         )
 
 
 def is_run(path: str | Path) -> bool:
     """Whether `electra pretrain` has begun a run here."""
-    stored = _read(Path(path) / layout.CONFIG)
+    stored = _read(Path(path) / layout.CONFIG_FILE)
     return isinstance(stored.get("settings"), dict) and isinstance(stored.get("data"), dict)
 
 
@@ -193,40 +195,39 @@ def read_run(path: str | Path) -> RunFiles:
     """Everything but the weights. A file that is being written, or was cut off by a kill, does no harm."""
     path = Path(path)
     if not is_run(path):
-        what = f"has no {layout.CONFIG} of a run" if path.is_dir() else "is no folder"
+        what = f"has no {layout.CONFIG_FILE} of a run" if path.is_dir() else "is no folder"
         raise UserError(f"{path} {what}: name the folder that electra pretrain wrote (its --run)")
-    stored = _read(path / layout.CONFIG)
+    stored = _read(path / layout.CONFIG_FILE)
     return RunFiles(
         path=path,
         settings=stored["settings"],
         data=read_fields(DataDescription, stored["data"]),
-        environment=read_fields(Environment, _read(path / layout.ENVIRONMENT)),
-        status=read_fields(Status, _read(path / layout.STATUS)),
+        environment=read_fields(Environment, _read(path / layout.ENVIRONMENT_FILE)),
+        status=read_fields(Status, _read(path / layout.STATUS_FILE)),
         lines=_newest(read_metrics(path)),
         glue=_read(path / layout.GLUE_RESULTS) or None,
     )
 
 
 def read_progress(checkpoint: Path) -> Progress:
-    """Of a complete checkpoint; an older version wrote fewer fields."""
-    stored = json.loads((checkpoint / layout.PROGRESS).read_text(encoding="utf-8"))
-    return Progress(**{entry.name: stored[entry.name] for entry in fields(Progress) if entry.name in stored})
+    """Of a complete checkpoint."""
+    return read_fields(Progress, json.loads((checkpoint / layout.PROGRESS_FILE).read_text(encoding="utf-8")))
 
 
 def write_environment(run: Path, environment: Environment) -> None:
-    write_json(run / layout.ENVIRONMENT, asdict(environment), ascii_only=True)
+    write_json(run / layout.ENVIRONMENT_FILE, asdict(environment), ascii_only=True)
 
 
 def write_status(run: Path, status: Status) -> None:
     """At each start and at its end: for programs that started the run and have no exit code to look at."""
-    write_json(run / layout.STATUS, asdict(status))
+    write_json(run / layout.STATUS_FILE, asdict(status))
 
 
 def read_metrics(run: Path) -> list[MetricsLine]:
     """The lines of metrics.jsonl; one that was cut off by a kill is left out."""
     lines = []
     with contextlib.suppress(OSError):
-        for text in (run / layout.METRICS).read_text(encoding="utf-8", errors="replace").splitlines():
+        for text in (run / layout.METRICS_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, RecursionError):
                 line = json.loads(text)
                 if isinstance(line, dict) and is_step(line.get("step")) and isinstance(line.get("split"), str):

@@ -6,20 +6,20 @@ runs/mine/checkpoints/step_0005000/     model.safetensors, optimizer.safetensors
 
 from pathlib import Path
 
-CONFIG = "config.json"
-ENVIRONMENT = "environment.json"
-STATUS = "status.json"
-METRICS = "metrics.jsonl"
+CONFIG_FILE = "config.json"
+ENVIRONMENT_FILE = "environment.json"
+STATUS_FILE = "status.json"
+METRICS_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb_id"
 GLUE_RESULTS = "glue/results.json"
 CHECKPOINTS = "checkpoints"
 
 # In a checkpoint, beside the networks in the format of transformers. The manifest is written last: without it a checkpoint is incomplete.
-WEIGHTS = "model.safetensors"
-OPTIMIZER = "optimizer.safetensors"
-PROGRESS = "state.json"
-MANIFEST = "manifest.json"
+WEIGHTS_FILE = "model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+PROGRESS_FILE = "state.json"
+MANIFEST_FILE = "manifest.json"
 NETWORKS = ("discriminator", "generator")
 
 STEP = "step_"
@@ -38,7 +38,7 @@ def checkpoint_steps(run: Path) -> list[int]:
 def newest_checkpoint(run: Path) -> Path | None:
     """The newest one that is complete; its hashes are not verified."""
     paths = [checkpoint_path(run, step) for step in reversed(checkpoint_steps(run))]
-    return next((path for path in paths if (path / MANIFEST).exists()), None)
+    return next((path for path in paths if (path / MANIFEST_FILE).exists()), None)
 
 
 def run_of_checkpoint(path: Path) -> Path | None:

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from electrakit.common.errors import UserError
+from electrakit.common.hashing import hash_text
 from electrakit.common.json_files import write_json
+from electrakit.config.base import read_fields
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
 
@@ -21,8 +21,8 @@ class DataDescription:
     """Tokens in a row."""
     vocab_size: int = 0
     special_ids: dict[str, int] = field(default_factory=dict)
-    tokenizer: Any = None
-    """As the shards' manifest names it."""
+    tokenizer: str | None = None
+    """Its fingerprint in the shards' manifest."""
     tokenizer_file: str | None = None
     """Hash of tokenizer.json, which may have been replaced since."""
     rows: dict[str, int] = field(default_factory=dict)
@@ -44,18 +44,18 @@ class StoredConfig:
 
 def write_config(path: Path, config: PretrainConfig, data: DataDescription, num_processes: int) -> None:
     content = {"settings": config.to_json(), "data": asdict(data), "processes": num_processes}
-    write_json(path / layout.CONFIG, content, ascii_only=True)
+    write_json(path / layout.CONFIG_FILE, content, ascii_only=True)
 
 
 def read_config(path: Path) -> StoredConfig:
     """The config.json of a run. A setting that an older version did not know has its default."""
     try:
-        stored = json.loads((path / layout.CONFIG).read_text(encoding="utf-8"))
+        stored = json.loads((path / layout.CONFIG_FILE).read_text(encoding="utf-8"))
         settings = PretrainConfig.from_json(stored["settings"])
-        data = DataDescription(**known_fields(DataDescription, stored["data"]))
+        data = read_fields(DataDescription, stored["data"])
         return StoredConfig(settings, data, stored["processes"], frozenset(stored["data"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path / layout.CONFIG} cannot be used: {error}; name another --run") from None
+        raise UserError(f"{path / layout.CONFIG_FILE} cannot be used: {error}; name another --run") from None
 
 
 def readable_settings(stored: dict[str, Any]) -> PretrainConfig | None:
@@ -64,10 +64,6 @@ def readable_settings(stored: dict[str, Any]) -> PretrainConfig | None:
         return PretrainConfig.from_json(PretrainConfig.known_values(stored))
     except (UserError, TypeError, AttributeError):
         return None
-
-
-def known_fields(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    return {entry.name: values[entry.name] for entry in fields(kind) if entry.name in values}
 
 
 def check_fits(path: Path, before: StoredConfig, config: PretrainConfig, data: DataDescription) -> None:
@@ -94,6 +90,6 @@ def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -
 
 def identity_of(path: Path) -> str:
     """A hash that stays the same when a run is resumed or moved."""
-    stored = json.loads((path / layout.CONFIG).read_text(encoding="utf-8"))
+    stored = json.loads((path / layout.CONFIG_FILE).read_text(encoding="utf-8"))
     settings = {name: value for name, value in stored["settings"].items() if name not in PretrainConfig.changeable()}
-    return xxhash.xxh3_128_hexdigest(json.dumps([settings, stored["data"]], sort_keys=True).encode())
+    return hash_text(json.dumps([settings, stored["data"]], sort_keys=True))

@@ -4,10 +4,8 @@ A folder is written under a hidden name, hashed and synced, and then renamed; `r
 only: loading runs no code.
 """
 
-import contextlib
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from electrakit.common.atomic import put_folder
-from electrakit.common.errors import UserError
+from electrakit.common.errors import UserError, prefix_errors
 from electrakit.common.hashing import hash_file
-from electrakit.common.progress import console
+from electrakit.common.progress import print_message
 from electrakit.model.huggingface.families import is_transformers
 from electrakit.model.huggingface.weights import to_transformers
 from electrakit.model.networks import Discriminator, Generator
@@ -27,10 +25,9 @@ from electrakit.model.tie import first_names, load_state_once, state_once
 from electrakit.runs import layout
 from electrakit.runs.files import Progress, read_progress
 from electrakit.train.distributed import ProcessGroup, copy_into, full_tensor
-from electrakit.train.optim import Optimizer
+from electrakit.train.optim import RunOptimizer
 
 FORMAT = 1  # of manifest.json
-HIDDEN = "."  # prefix of folders that are being written or removed
 REPLACED = ".replaced"  # suffix of a folder that another of the same step replaces
 
 
@@ -43,12 +40,7 @@ class Checkpoints:
         self.damaged: set[int] = set()  # found by `newest`
 
     def save(
-        self,
-        progress: Progress,
-        objective: nn.Module,
-        optimizer: Optimizer,
-        tokenizer: Path | None,
-        group: ProcessGroup,
+        self, progress: Progress, objective: nn.Module, optimizer: RunOptimizer, tokenizer: Path, group: ProcessGroup
     ) -> Path:
         """Every rank calls this, rank 0 writes."""
         weights, averages = gathered(state_once(objective), group), gathered(optimizer.state(), group)
@@ -57,48 +49,45 @@ class Checkpoints:
         progress.milestones = sorted(there)
 
         def write() -> None:
-            with self._atomic_folder(path) as folder:
-                save_file(weights, folder / layout.WEIGHTS)
-                save_file(averages, folder / layout.OPTIMIZER)
-                (folder / layout.PROGRESS).write_text(json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8")
+            folder = hidden(path)
+            try:
+                self.clean()
+                folder.mkdir(parents=True)
+                save_file(weights, folder / layout.WEIGHTS_FILE)
+                save_file(averages, folder / layout.OPTIMIZER_FILE)
+                (folder / layout.PROGRESS_FILE).write_text(
+                    json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8"
+                )
                 everywhere = {name: weights[first] for name, first in first_names(objective).items()}
                 for name, attribute in parts_of(objective).items():
                     state = without_prefix(everywhere, f"{attribute}.")
                     write_transformers(getattr(objective, attribute), state, folder / name, tokenizer)
+                write_manifest(folder)
+                # What it replaces is damaged, or from before a last validation.
+                put_folder(folder, path, hidden(path, REPLACED))
+                self.clean()
+            except (OSError, SafetensorError) as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise UserError(
+                    f"cannot write the checkpoint {path} ({error}); earlier checkpoints are untouched: make room, then start "
+                    "the same command again"
+                ) from None
             self.damaged.discard(progress.step)
             self.prune(progress)
 
         group.run_on_main(write)
         return path
 
-    @contextlib.contextmanager
-    def _atomic_folder(self, path: Path) -> Iterator[Path]:
-        temporary = path.parent / f"{HIDDEN}{path.name}"
-        try:
-            self.clean()
-            temporary.mkdir(parents=True)
-            yield temporary
-            write_manifest(temporary)
-            # What it replaces is damaged, or from before a last validation.
-            put_folder(temporary, path, path.parent / f"{HIDDEN}{path.name}{REPLACED}")
-            self.clean()
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise UserError(
-                f"cannot write the checkpoint {path} ({error}); earlier checkpoints are untouched: make room, then start the "
-                "same command again"
-            ) from None
-
     def clean(self) -> None:
         """Remove what a killed process left half written or half removed."""
         self.put_back()
-        for leftover in self.folder.glob(f"{HIDDEN}{layout.STEP}*"):
+        for leftover in self.folder.glob(f".{layout.STEP}*"):
             shutil.rmtree(leftover)
 
     def put_back(self) -> None:
         """Restore a folder that was moved aside if a kill came before its replacement was in place."""
-        for aside in self.folder.glob(f"{HIDDEN}{layout.STEP}*{REPLACED}"):
-            place = self.folder / aside.name.removeprefix(HIDDEN).removesuffix(REPLACED)
+        for aside in self.folder.glob(f".{layout.STEP}*{REPLACED}"):
+            place = self.folder / aside.name.removeprefix(".").removesuffix(REPLACED)
             if not place.exists():
                 aside.rename(place)
 
@@ -111,7 +100,7 @@ class Checkpoints:
         for step in steps:
             if step not in kept:
                 # Hidden first: a folder that is half removed must not look like a checkpoint.
-                shutil.rmtree(self.path(step).rename(self.folder / f"{HIDDEN}{self.path(step).name}"))
+                shutil.rmtree(self.path(step).rename(hidden(self.path(step))))
 
     def steps(self) -> list[int]:
         """Of all checkpoints, in order."""
@@ -129,14 +118,17 @@ class Checkpoints:
             if damage is None:
                 return self.path(step)
             self.damaged.add(step)
-            console.print(
-                f"{self.path(step)} is damaged ({damage}); passed over", style="yellow", markup=False, soft_wrap=True
-            )
+            print_message(f"{self.path(step)} is damaged ({damage}); passed over", "yellow")
         if steps:
             raise UserError(
                 f"all checkpoints in {self.folder} are damaged; remove that folder to start from the beginning"
             )
         return None
+
+
+def hidden(path: Path, suffix: str = "") -> Path:
+    """The name of a checkpoint's folder while it is written, removed or replaced."""
+    return path.with_name(f".{path.name}{suffix}")
 
 
 def parts_of(objective: nn.Module) -> dict[str, str]:
@@ -159,13 +151,11 @@ def gathered(tensors: dict[str, Tensor], group: ProcessGroup) -> dict[str, Tenso
     return found
 
 
-def load(path: Path, objective: nn.Module, optimizer: Optimizer) -> Progress:
+def load_checkpoint(path: Path, objective: nn.Module, optimizer: RunOptimizer) -> Progress:
     """Read a checkpoint into an objective and an optimizer of the same kind."""
-    try:
-        load_state_once(objective, load_file(path / layout.WEIGHTS), copy_into)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    optimizer.load_state(load_file(path / layout.OPTIMIZER))
+    with prefix_errors(f"{path}: "):
+        load_state_once(objective, load_file(path / layout.WEIGHTS_FILE), copy_into)
+    optimizer.load_state(load_file(path / layout.OPTIMIZER_FILE))
     return read_progress(path)
 
 
@@ -179,7 +169,7 @@ def write_manifest(folder: Path) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    (folder / layout.MANIFEST).write_text(
+    (folder / layout.MANIFEST_FILE).write_text(
         json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8"
     )
 
@@ -187,7 +177,7 @@ def write_manifest(folder: Path) -> None:
 def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        manifest = json.loads((folder / layout.MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / layout.MANIFEST_FILE).read_text(encoding="utf-8"))
         if manifest["format"] > FORMAT:
             raise UserError(
                 f"{folder} has format {manifest['format']}, we read {FORMAT}: update electrakit, or name another --run"
@@ -199,7 +189,7 @@ def find_damage(folder: Path) -> str | None:
             if path.stat().st_size != entry["bytes"] or hash_file(path) != entry["xxh3_128"]:
                 return f"{name} is not what was written"
     except FileNotFoundError:
-        return f"{layout.MANIFEST} is missing"
+        return f"{layout.MANIFEST_FILE} is missing"
     except OSError as error:  # a failing disk or network: the checkpoint itself may be fine
         raise UserError(
             f"cannot read {error.filename}: {error.strerror}; start the same command again to resume"
@@ -207,7 +197,7 @@ def find_damage(folder: Path) -> str | None:
     except UserError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{layout.MANIFEST} cannot be read"
+        return f"{layout.MANIFEST_FILE} cannot be read"
     return None
 
 
@@ -216,7 +206,7 @@ def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Path, tokenizer: Path | None) -> None:
+def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Path, tokenizer: Path) -> None:
     """Write a folder for `from_pretrained`, if transformers has such a network. Other modules are in model.safetensors only."""
     from transformers.utils import logging
 
@@ -231,5 +221,4 @@ def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Pat
         inner.save_pretrained(folder, state_dict=without_prefix(state, "model."))
     else:
         return
-    if tokenizer is not None:
-        shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+    shutil.copytree(tokenizer, folder, dirs_exist_ok=True)

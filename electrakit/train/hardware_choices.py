@@ -39,7 +39,7 @@ MIN_STEPS_TO_COMPILE, MIN_SECONDS_TO_COMPILE = 5_000, 1_800
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 
 
-def resolve(
+def choose_precision_and_compiler(
     config: PretrainConfig, group: ProcessGroup, is_custom: bool, before: PretrainConfig | None = None
 ) -> PretrainConfig:
     """The settings with precision and compiler decided: by the machine, or as `before` in a resumed run."""
@@ -65,13 +65,14 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def cpu_flags() -> set[str]:
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpu_info(), re.M)
-    return set(found[1].split()) if found else set()
+    return set(cpu_info("flags|Features").split())  # x86, Arm
 
 
-def cpu_info() -> str:
+def cpu_info(field: str) -> str:
+    """A field of /proc/cpuinfo; empty if there is none."""
     with contextlib.suppress(OSError):
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        found = re.search(rf"^(?:{field})\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
+        return found[1].strip() if found else ""
     return ""
 
 
@@ -135,13 +136,14 @@ def give_back_memory() -> None:
 
 def describe_environment(group: ProcessGroup) -> Environment:
     """Where and how this start was made."""
+    cpu_name = cpu_info("model name") or platform.processor() or "cpu"
     return Environment(
         command=sys.argv,
         folder=str(Path.cwd()),
         commit=commit(),
         versions={"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}},
         machine=platform.platform(),
-        device=torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else cpu_name(),
+        device=torch.cuda.get_device_name(group.device) if group.device.type == "cuda" else cpu_name,
         processes=group.world_size,
         threads=torch.get_num_threads(),
     )
@@ -159,11 +161,6 @@ def version_of(package: str) -> str | None:
     with contextlib.suppress(PackageNotFoundError):
         return version(package)
     return None
-
-
-def cpu_name() -> str:
-    found = re.search(r"^model name\s*:(.*)$", cpu_info(), re.M)
-    return found[1].strip() if found else platform.processor() or "cpu"
 
 
 def find_peak_flops(group: ProcessGroup) -> float | None:

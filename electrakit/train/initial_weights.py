@@ -11,7 +11,7 @@ from torch import nn
 from electrakit.common.errors import UserError
 from electrakit.common.hardware import available_memory
 from electrakit.common.hashing import hash_file
-from electrakit.common.progress import console
+from electrakit.common.progress import print_message
 from electrakit.common.safe_load import explain_load_errors, require_safe
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig, override, with_special_ids
@@ -118,11 +118,6 @@ def check_is_model(name: str, place: Path) -> None:
         raise UserError(f"init_{name} is {place}: {what}, with the model inside; use --init-{name} {model}")
 
 
-def load_network(place: str, head: HeadKind, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
-    """The sizes and weights of a model."""
-    return as_network(load_model(place, head), head, sep_token_id)
-
-
 def load_model(place: str, head: HeadKind) -> "PreTrainedModel":
     """A transformers model of a known type, with this head."""
     import transformers
@@ -132,15 +127,14 @@ def load_model(place: str, head: HeadKind) -> "PreTrainedModel":
     require_safe(place)
     with explain_load_errors(place):
         theirs = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
-    if theirs.model_type not in THEIR_CLASSES:
-        raise UserError(
-            f"{place!r} is a {theirs.model_type} model; known are {', '.join(THEIR_CLASSES)}. Build a pair yourself and call "
-            "pretrain(config, objective=...)"
-        )
-    words, replaced = THEIR_CLASSES[theirs.model_type]
-    settings = {} if head == "words" or theirs.model_type == "electra" else {"num_labels": 2}
-    kind = getattr(transformers, words if head == "words" else replaced)
-    with explain_load_errors(place):
+        if theirs.model_type not in THEIR_CLASSES:
+            raise UserError(
+                f"{place!r} is a {theirs.model_type} model; known are {', '.join(THEIR_CLASSES)}. Build a pair yourself and call "
+                "pretrain(config, objective=...)"
+            )
+        words, replaced = THEIR_CLASSES[theirs.model_type]
+        settings = {} if head == "words" or theirs.model_type == "electra" else {"num_labels": 2}
+        kind = getattr(transformers, words if head == "words" else replaced)
         model = kind.from_pretrained(place, trust_remote_code=False, use_safetensors=True, **settings)
     return model.float().train()
 
@@ -163,8 +157,7 @@ def fit_table(model: "PreTrainedModel", num_tokens: int, is_known: bool, place: 
             "resize_token_embeddings, or start from another model"
         )
     model.resize_token_embeddings(num_tokens)
-    text = f"{what}: the rows after them are cut off, also in what is saved"
-    console.print(text, style="yellow", markup=False, soft_wrap=True)
+    print_message(f"{what}: the rows after them are cut off, also in what is saved", "yellow")
 
 
 def as_network(model: "PreTrainedModel", head: HeadKind, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
@@ -185,7 +178,7 @@ def as_network(model: "PreTrainedModel", head: HeadKind, sep_token_id: int) -> t
 def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -> bool:
     """Refuse a model whose tokens have other ids than those of the shards. False if it has no tokenizer to compare."""
     if Path(place).is_dir() and not any((Path(place) / name).exists() for name in ("tokenizer.json", "vocab.txt")):
-        console.print(f"{place} has no tokenizer to compare with that of {config.data}", style="yellow", markup=False)
+        print_message(f"{place} has no tokenizer to compare with that of {config.data}", "yellow")
         return False
     theirs, mine = load_tokenizer(place).vocabulary, ours.vocabulary
     if theirs == mine:
@@ -208,12 +201,10 @@ def warn_if_embeddings_differ(config: PretrainConfig, found: dict[str, nn.Module
         next(each.weight for each in network.modules() if isinstance(each, nn.Embedding)) for network in found.values()
     ]
     if not torch.equal(*tables):
-        console.print(
+        print_message(
             f"{config.init_generator} and {config.init_discriminator} have different embeddings: the generator takes the "
             "discriminator's, and must get used to them; --share nothing keeps both",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
+            "yellow",
         )
 
 

@@ -15,13 +15,12 @@ from rich.text import Text
 
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError
-from electrakit.common.progress import console
+from electrakit.common.progress import SECONDS_BETWEEN_LINES, console, print_message
 from electrakit.common.words import format_clock
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
 from electrakit.runs.files import read_metrics
 
-SECONDS_BETWEEN_LINES = 10
 # What the terminal shows: label and decimal places. The live line has one place less, and drops the last metrics if it is too long.
 SHOWN = {
     "loss": ("loss", 3),
@@ -51,7 +50,7 @@ class Log:
         if self.is_silent:
             return
         self.close_files()
-        path = self.run / layout.METRICS
+        path = self.run / layout.METRICS_FILE
         end = -1 if step is None else step
         ends = {"train": end, "valid": (step or -1) if last_validated is None else last_validated}
         kept = [line for line in read_metrics(self.run) if line["step"] <= ends.get(line["split"], end)]
@@ -98,9 +97,8 @@ class Log:
             self.line.advance(step, seconds_left)
 
     def message(self, text: str, style: str = "") -> None:
-        """Print a message."""
         if not self.is_silent:
-            self.line.print(text, style)
+            print_message(text, style)
 
     def close_files(self) -> None:
         if self.file is not None:
@@ -138,7 +136,7 @@ class TerminalLine:
         """Training lines show the AUC of the last validation: a step has too few rows for one."""
         if split == "valid":
             self.last_auc = auc_of(metrics)
-            self.print(f"step {step:,}  valid: {'  '.join(format_metrics(metrics))}", "bold")
+            print_message(f"step {step:,}  valid: {'  '.join(format_metrics(metrics))}", "bold")
             return
         self.metrics = {**metrics, **self.last_auc}
         is_due = time.monotonic() - self.last_print > SECONDS_BETWEEN_LINES or step == self.num_steps
@@ -146,7 +144,7 @@ class TerminalLine:
             self.last_print = time.monotonic()
             of_all = "" if self.num_steps is None else f" of {self.num_steps:,}"
             metrics_and_time = [*format_metrics(self.metrics), f"{format_clock(self.seconds_left)} left"]
-            self.print("  ".join([f"step {step:,}{of_all}", *metrics_and_time]))
+            print_message("  ".join([f"step {step:,}{of_all}", *metrics_and_time]))
 
     def render(self) -> Text | Table:
         """As many metrics as fit; then, if there is room, the number of all steps and a bar."""
@@ -165,9 +163,6 @@ class TerminalLine:
 
     def fits(self, *parts: str) -> bool:
         return len(" ".join(parts)) <= console.width
-
-    def print(self, text: str, style: str = "") -> None:
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         if self.live is not None:

@@ -8,7 +8,7 @@ import contextlib
 import math
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,12 @@ from electrakit.train import hardware_choices
 from electrakit.train.distributed import ProcessGroup, full_tensor, gradient_sync, join_process_group
 from electrakit.train.metrics import LOSSES, counts_tokens
 from electrakit.train.prefetch import MicroBatch
-from electrakit.train.schedule import lr_at
+from electrakit.train.schedule import scheduled_lr
 from electrakit.train.signals import Interrupts
 from electrakit.train.state import TrainState
 
 MAX_SKIPPED_IN_A_ROW = 3
-RELIEF = "raise the limit (ulimit -a) or close other programs"  # where there are too many files or processes
+REMEDY = "raise the limit (ulimit -a) or close other programs"  # where there are too many files or processes
 
 
 def pretrain(
@@ -54,9 +54,9 @@ def pretrain(
     """
     if config.data is None or config.run is None:
         raise UserError("a run needs data and run: the folder of shards (--data) and the folder to write (--run)")
-    with explain_write_errors(config.run, RELIEF), contextlib.ExitStack() as held:
+    with explain_write_errors(config.run, REMEDY), contextlib.ExitStack() as held:
         group = held.enter_context(join_process_group())
-        held.enter_context(locked(config.run, group))
+        group.run_on_main(partial(lock, config.run, held))
         interrupts = interrupts or held.enter_context(Interrupts())
         state = held.enter_context(contextlib.closing(TrainState(config, objective, group, on_checkpoint)))
         train(state, interrupts, stop_after)
@@ -66,17 +66,10 @@ def pretrain(
         return PretrainRun(config.run, status.step, status.is_complete)
 
 
-@contextlib.contextmanager
-def locked(path: Path, group: ProcessGroup) -> Iterator[None]:
-    """No other process writes the run folder while this one lives."""
-    with contextlib.ExitStack() as held:
-
-        def lock() -> None:
-            with explain_write_errors(path, RELIEF):
-                held.enter_context(write_lock(path, "--run"))
-
-        group.run_on_main(lock)
-        yield
+def lock(run: Path, held: contextlib.ExitStack) -> None:
+    """No other process writes the run folder while this is held."""
+    with explain_write_errors(run, REMEDY):
+        held.enter_context(write_lock(run, "--run"))
 
 
 def train(state: TrainState, interrupts: Interrupts, stop_after: int | None) -> None:
@@ -86,26 +79,26 @@ def train(state: TrainState, interrupts: Interrupts, stop_after: int | None) -> 
     def stop_requested() -> bool:
         return interrupts.stop_requested or (stop_after is not None and state.progress.step >= stop_after)
 
-    is_asked = synchronise(state, stop_requested())
-    if state.progress.last_validated is None and not should_stop(state, is_asked):
+    must_stop = synchronise(state, stop_requested())
+    if state.progress.last_validated is None and not must_stop:
         validate(state)
-    while not should_stop(state, is_asked):
+    while not must_stop:
         train_step(state)
         state.progress.step += 1
         step = state.progress.step
         if can_read_device(state) and state.metrics.pop_longest_skip() >= MAX_SKIPPED_IN_A_ROW:
             return_to_checkpoint(state)
             continue
-        is_asked = synchronise(state, stop_requested())
-        is_milestone, is_best = step in config.milestones, False
+        must_stop = synchronise(state, stop_requested())
+        is_best = False
         if is_over(state) or is_due(step, config.log_every):
             state.log.write("train", step, state.pop_train_metrics())
         if is_over(state) or is_due(step, config.valid_every):
             is_best = validate(state)
-        if should_stop(state, is_asked) or is_best or is_milestone or is_due(step, config.save_every):
+        if must_stop or is_best or step in config.milestones or is_due(step, config.save_every):
             save(state)
-            # Saving may take long. Who asks to stop meanwhile does not wait for another step and another checkpoint.
-            is_asked = is_asked or state.group.agree(stop_requested())[0]
+            # Saving may take long. A request to stop that came meanwhile does not wait for another step and another checkpoint.
+            must_stop = must_stop or state.group.agree(stop_requested())[0]
     if is_over(state) and state.progress.last_validated != state.progress.step:
         validate(state)  # an earlier start was stopped right after the last step
         save(state)
@@ -120,14 +113,10 @@ def train(state: TrainState, interrupts: Interrupts, stop_after: int | None) -> 
 
 
 def synchronise(state: TrainState, stop_requested: bool) -> bool:
-    """Update the clock and the progress bar. Returns whether any rank was asked to stop."""
+    """Update the clock and the progress bar. Returns whether the run must stop: it is over, or any rank was asked to."""
     is_asked, budget_used = state.group.agree(stop_requested, state.read_clock())
     state.budget_used = None if state.config.budget_seconds is None else min(1.0, budget_used)
     state.log.advance(state.progress.step, state.seconds_left())
-    return is_asked
-
-
-def should_stop(state: TrainState, is_asked: bool) -> bool:
     return is_asked or is_over(state)
 
 
@@ -167,7 +156,7 @@ def train_step(state: TrainState) -> None:
     max_norm = torch.inf if config.optim.max_grad_norm is None else config.optim.max_grad_norm
     grad_norm = full_tensor(clip_grad_norm_(state.objective.parameters(), max_norm))
     is_finite = torch.isfinite(grad_norm) & torch.isfinite(state.metrics.step_loss())
-    lr = lr_at(config.optim, step, config.steps, state.budget_used)
+    lr = scheduled_lr(config.optim, step, config.steps, state.budget_used)
     state.metrics.end_step(is_finite, grad_norm, lr)
     state.optimizer.step(lr, is_finite)  # skipped if not finite
     state.optimizer.zero_grad()

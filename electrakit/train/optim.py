@@ -20,8 +20,8 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: five steps brin
 MUON_MOMENTUM = 0.95
 
 
-class Optimizer:
-    """One or two torch optimizers that work as one, with each parameter in exactly one group."""
+class RunOptimizer:
+    """The optimizer of a run: one or two of torch's that work as one, with each parameter in exactly one group."""
 
     def __init__(self, module: nn.Module, config: OptimConfig) -> None:
         self.names: dict[Tensor, str] = {
@@ -33,18 +33,14 @@ class Optimizer:
         # On a GPU, reading a value would wait for the device.
         self.can_read = next(iter(self.names)).device.type == "cpu"
 
-    @property
-    def groups(self) -> list[dict[str, Any]]:
-        return [group for part in self.parts for group in part.param_groups]
-
     def step(self, lr: float, is_finite: Tensor) -> None:
         """One update. If the gradient is not finite, weights and averages stay unchanged; on a GPU this is decided on the device."""
         if self.can_read and not is_finite.item():
             return
         found_inf = None if self.can_read else 1 - is_finite.float()
-        for group in self.groups:
-            group["lr"] = lr
         for part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = lr
             part.found_inf, part.grad_scale = found_inf, None  # type: ignore[attr-defined]  # what torch's GradScaler sets
             part.step()
 
@@ -75,9 +71,11 @@ def make_parts(module: nn.Module, config: OptimConfig) -> list[torch.optim.Optim
     groups = parameter_groups(module, config.weight_decay, has_muon=config.name == "muon")
     matrices = [group for group in groups if group["is_for_muon"]]
     rest = [group for group in groups if not group["is_for_muon"]]
+    adam: torch.optim.Optimizer
     if config.name == "lamb":
-        return [Lamb(rest, config)]
-    adam = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+        adam = Lamb(rest, config)
+    else:
+        adam = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     first_step = NO_CORRECTION if config.name == "official_adam" else 0.0
     for parameter in parameters_of(adam):
         adam.state[parameter] = {
@@ -144,12 +142,6 @@ class Lamb(torch.optim.Optimizer):
     def __init__(self, groups: list[dict[str, Any]], config: OptimConfig) -> None:
         super().__init__(groups, {"lr": config.lr})
         self.betas, self.eps = config.betas, config.eps
-        for parameter in parameters_of(self):
-            self.state[parameter] = {
-                "step": torch.tensor(0.0, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]

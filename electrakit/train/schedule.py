@@ -6,7 +6,7 @@ from electrakit.common.official_adam import official_lr
 from electrakit.config.pretrain import OptimConfig
 
 
-def lr_at(optim: OptimConfig, step: int, num_steps: int, budget_used: float | None = None) -> float:
+def scheduled_lr(optim: OptimConfig, step: int, num_steps: int, budget_used: float | None = None) -> float:
     """The learning rate of a step, counted from 0. `budget_used`: of a time budget, from 0 to 1; None without one."""
     if optim.schedule == "official":
         return official_lr(optim.lr, step, optim.warmup_steps, step / num_steps if budget_used is None else budget_used)

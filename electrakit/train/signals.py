@@ -1,8 +1,8 @@
-"""Turns SIGTERM, SIGINT and SIGUSR1 into a flag: the run finishes its step, saves and stops."""
+"""Turns SIGTERM, SIGINT and SIGUSR1 into a request: the run finishes its step, saves and stops."""
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 # SIGUSR1 is what Slurm jobs are commonly sent before their time is up.
@@ -10,10 +10,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 class Interrupts:
-    """While it is open, these signals only set `asked`, however often they come."""
+    """While it is open, these signals only set `stop_requested`, however often they come."""
 
     def __init__(self) -> None:
-        self.asked: str | None = None
+        self.stop_requested = False
         self.before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -21,20 +21,14 @@ class Interrupts:
             self.before = {number: signal.signal(number, self.note) for number in SIGNALS}
         return self
 
-    @property
-    def stop_requested(self) -> bool:
-        return self.asked is not None
-
     def note(self, number: int, frame: FrameType | None) -> None:
-        self.asked = signal.Signals(number).name
+        self.stop_requested = True
 
     def ignore(self) -> None:
         """Ignore the signals from now on, also while the interpreter shuts down: for a process that is about to exit."""
         for number in self.before:
             signal.signal(number, signal.SIG_IGN)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)

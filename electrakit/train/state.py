@@ -19,15 +19,15 @@ from electrakit.model.tie import state_once
 from electrakit.runs.files import Progress, Status, write_environment, write_status
 from electrakit.runs.settings import DataDescription, StoredConfig, check_fits, read_config, write_config
 from electrakit.train import hardware_choices, initial_weights
-from electrakit.train.checkpoint import Checkpoints, load
+from electrakit.train.checkpoint import Checkpoints, load_checkpoint
 from electrakit.train.distributed import ProcessGroup, distribute
 from electrakit.train.log import Log
 from electrakit.train.metrics import MetricSums
-from electrakit.train.optim import Optimizer
+from electrakit.train.optim import RunOptimizer
 from electrakit.train.prefetch import Prefetch
 from electrakit.train.validation import Validation
 
-DISK = 100e6  # bytes per second: an estimate until the first checkpoint is written
+DISK_SPEED = 100e6  # bytes per second: an estimate until the first checkpoint is written
 
 
 class TrainState:
@@ -50,7 +50,7 @@ class TrainState:
         self.checkpoints = Checkpoints(self.path, config.keep_last, config.milestones)
         newest = self.newest_checkpoint()
         before = None if newest is None else read_config(self.path)
-        config, existing = resolve(config, data, group, before, is_custom)
+        config, existing = resolve_settings(config, data, group, before, is_custom)
         self.config = config
         if before is not None:
             check_fits(self.path, before, config, data)
@@ -66,7 +66,7 @@ class TrainState:
             torch.use_deterministic_algorithms(True)
         notices = hardware_choices.make_fast(objective, config, group)
         self.module = distribute(objective, group, fsdp=config.fsdp, has_unused=is_custom)
-        self.optimizer = Optimizer(objective, config.optim)
+        self.optimizer = RunOptimizer(objective, config.optim)
         self.precision = torch.autocast(group.device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
         place: dict[str, Any] = {"rank": group.rank, "world_size": group.world_size, "micro_batch": config.micro_batch}
@@ -79,7 +79,7 @@ class TrainState:
         # Of a time budget, from 0 to 1; None without one.
         self.budget_used: float | None = None
         # How long the last of each took: a time budget keeps that much free for the end of the run.
-        self.seconds_of = {"validate": 0.0, "save": max(1.0, checkpoint_bytes(objective, self.optimizer) / DISK)}
+        self.seconds_of = {"validate": 0.0, "save": max(1.0, checkpoint_bytes(objective, self.optimizer) / DISK_SPEED)}
 
         if group.is_main:
             self.checkpoints.clean()
@@ -101,7 +101,9 @@ class TrainState:
 
         After a return, rows get other masks and dropout, and the clock continues.
         """
-        self.progress = Progress() if checkpoint is None else load(checkpoint, self.objective, self.optimizer)
+        self.progress = (
+            Progress() if checkpoint is None else load_checkpoint(checkpoint, self.objective, self.optimizer)
+        )
         if is_return:
             self.progress.num_returns += 1
             self.progress.num_skipped_in_a_row = 0  # the checkpoint may be from between skipped steps
@@ -174,7 +176,7 @@ class TrainState:
         self.progress.num_skipped_in_a_row = int(self.metrics.num_in_a_row.item())
 
 
-def resolve(
+def resolve_settings(
     config: PretrainConfig, data: DataDescription, group: ProcessGroup, before: StoredConfig | None, is_custom: bool
 ) -> tuple[PretrainConfig, dict[str, nn.Module]]:
     """The settings with nothing left open, and the existing networks that a new run starts from."""
@@ -195,7 +197,9 @@ def resolve(
         # A preset for longer rows must not refuse a model for short ones.
         config, existing = initial_weights.load_existing(replace(config, length=min(config.length, data.length)))
     config = initial_weights.fit_to_shards(config, data, is_custom)
-    config = hardware_choices.resolve(config, group, is_custom, None if before is None else before.settings)
+    config = hardware_choices.choose_precision_and_compiler(
+        config, group, is_custom, None if before is None else before.settings
+    )
     if config.micro_batch is None:
         all_rows = -(-config.batch_size // group.world_size)
         num_rows = all_rows if is_custom else initial_weights.choose_micro_batch(config, group)
@@ -203,7 +207,7 @@ def resolve(
     return config, existing
 
 
-def checkpoint_bytes(objective: nn.Module, optimizer: Optimizer) -> int:
+def checkpoint_bytes(objective: nn.Module, optimizer: RunOptimizer) -> int:
     """About: a checkpoint has the networks twice, for resuming and for transformers."""
     tensors = [*state_once(objective).values()] * 2 + [*optimizer.state().values()]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

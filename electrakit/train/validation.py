@@ -48,9 +48,6 @@ class Validation:
             self.group.sum(tensor)
         metrics = sums.result()
         if counts_tokens(objective):
-            return {"loss": total_loss(objective.loss_weights, metrics), **metrics}
+            weights = zip(LOSSES, objective.loss_weights, strict=True)
+            return {"loss": sum(weight * metrics[name] for name, weight in weights if name in metrics), **metrics}
         return {"loss": loss.item(), **metrics}
-
-
-def total_loss(weights: tuple[float, float], metrics: dict[str, float]) -> float:
-    return sum(weight * metrics[name] for name, weight in zip(LOSSES, weights, strict=True) if name in metrics)

@@ -13,7 +13,13 @@ from tests.helpers.processes import wait_until
 
 
 def shown(
-    is_terminal: bool, updates: list[int], total: int | None, pause: float = 0.01, is_drawn: bool = False, **settings
+    is_terminal: bool,
+    updates: list[int],
+    total: int | None,
+    pause: float = 0.01,
+    is_drawn: bool = False,
+    title: str = "preparing",
+    **settings,
 ) -> str:
     """What is printed if `pause` seconds of a made-up clock pass after each update; is_drawn: each is waited for on the screen."""
     screen = Console(file=io.StringIO(), force_terminal=is_terminal, width=120, highlight=False)
@@ -21,7 +27,8 @@ def shown(
     clock = SimpleNamespace(monotonic=lambda: now)
     with (
         patch("electrakit.common.progress.time", clock),
-        progress("preparing", total, screen=screen, **settings) as update,
+        patch("electrakit.common.progress.console", screen),
+        progress(title, total, **settings) as update,
     ):
         for done in updates:
             update(done)
@@ -33,7 +40,7 @@ def shown(
 
 
 def test_a_log_gets_plain_lines_with_amount_rate_and_time_left():
-    text = shown(False, [1_000_000, 2_000_000, 3_000_000], 8_000_000, seconds_between_lines=0)
+    text = shown(False, [1_000_000, 2_000_000, 3_000_000], 8_000_000, pause=11)
     line = r"preparing: 2\.0 MB of 8\.0 MB, [\d,.]+ MB/s, [\d,]+ s left"
     assert re.search(line, text) and "\x1b" not in text and "\r" not in text
     assert text.splitlines()[-1].startswith("preparing: done, 3.0 MB in ")
@@ -45,7 +52,7 @@ def test_a_log_gets_few_lines():
 
 def test_a_total_that_is_not_known_is_not_made_up():
     for total in (None, 0):
-        text = shown(False, [1_000_000, 2_000_000], total, seconds_between_lines=0)
+        text = shown(False, [1_000_000, 2_000_000], total, pause=11)
         assert re.search(r"preparing: 2\.0 MB, [\d,.]+ MB/s\n", text) and "left" not in text
         assert "100%" not in shown(True, [1_000_000, 2_000_000], total)
 
@@ -58,7 +65,11 @@ def test_a_terminal_shows_amount_and_rate_where_the_total_is_not_known():
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_what_failed_is_not_called_done(is_terminal):
     screen = Console(file=io.StringIO(), force_terminal=is_terminal, width=120)
-    with pytest.raises(ValueError), progress("reading", 10, screen=screen) as update:
+    with (
+        patch("electrakit.common.progress.console", screen),
+        pytest.raises(ValueError),
+        progress("reading", 10) as update,
+    ):
         update(4)
         raise ValueError
     assert "done" not in screen.file.getvalue() and "100%" not in screen.file.getvalue()
@@ -76,14 +87,11 @@ def test_a_terminal_gets_a_bar_with_percentage_rate_and_time_left():
 
 
 def test_what_was_done_before_this_start_is_not_taken_for_speed():
-    text = shown(False, [900_000_000, 900_100_000], 1_000_000_000, pause=0.1, seconds_between_lines=0)
+    text = shown(False, [900_000_000, 911_000_000], 1_000_000_000, pause=11)
     rate = float(re.search(r"([\d.,]+) MB/s", text)[1].replace(",", ""))
     assert rate < 2
 
 
 def test_names_with_brackets_are_shown_as_they_are():
-    screen = Console(file=io.StringIO(), force_terminal=False, width=120)
-    with progress("[/x] [bold]", 10, screen=screen, unit="files", scale=1, seconds_between_lines=0) as update:
-        update(1)
-        update(2)
-    assert screen.file.getvalue().startswith("[/x] [bold]: 2.0 files of 10.0 files")
+    text = shown(False, [1_000_000, 2_000_000], 10_000_000, pause=11, title="[/x] [bold]")
+    assert text.startswith("[/x] [bold]: 2.0 MB of 10.0 MB")

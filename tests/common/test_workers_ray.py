@@ -12,7 +12,7 @@ import ray
 
 import electrakit as ek
 from electrakit.common.errors import UserError
-from electrakit.common.workers_ray import RayWorkerPool, open_pool
+from electrakit.common.workers_ray import open_pool
 from electrakit.finetune.user_tables import read_user_table
 from tests.helpers.processes import HANG
 from tests.helpers.tiny_glue import write_glue, write_model
@@ -45,14 +45,14 @@ def test_results_come_in_order_and_relative_names_mean_the_same(cluster, tmp_pat
 
 
 def test_the_number_of_workers_is_that_of_the_clusters_cores(cluster):
-    with RayWorkerPool() as workers:
+    with open_pool("ray", None, usual=1) as workers:
         assert workers.num_workers == 2
-    with RayWorkerPool(at_most=1.5, uses_gpu=True) as workers:
+    with open_pool("ray", None, usual=1, at_most=1.5, uses_gpu=True) as workers:
         assert workers.num_workers == 1
 
 
 def test_failures_come_back_as_they_do_without_ray(cluster, tmp_path):
-    with RayWorkerPool(1) as workers:
+    with open_pool("ray", 1, usual=1) as workers:
         with pytest.raises(RuntimeError, match=r"(?s)failed while working on its task:.*invalid literal.*'x'"):
             list(workers.map(int, ["1", "x"]))
         with pytest.raises(UserError, match=r"nothing\.tsv"):
@@ -82,7 +82,7 @@ def test_a_cluster_that_does_not_answer_is_one_line(shards, tmp_path):
 
 def test_without_ray_the_error_says_what_to_install(tmp_path):
     (tmp_path / "ray.py").write_text("raise ImportError('not here')")
-    code = "from electrakit.common.workers_ray import RayWorkerPool\nwith RayWorkerPool(1): pass"
+    code = "from electrakit.common.workers_ray import open_pool\nwith open_pool('ray', 1, usual=1): pass"
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}

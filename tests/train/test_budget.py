@@ -50,7 +50,7 @@ def test_before_the_first_save_its_time_follows_from_its_size(tiny, monkeypatch)
 
     run = pretrain(tiny(steps=1))
     num_bytes = sum(path.stat().st_size for path in run.checkpoint.rglob("*.safetensors"))
-    monkeypatch.setattr(state, "DISK", num_bytes / 50)
+    monkeypatch.setattr(state, "DISK_SPEED", num_bytes / 50)
     parts = state.TrainState(tiny(steps=1), None, ProcessGroup(torch.device("cpu")))
     parts.close()
     assert parts.seconds_of["save"] == pytest.approx(50, rel=0.1)
@@ -101,6 +101,6 @@ def test_a_spent_budget_stays_spent_and_a_larger_one_goes_on(tiny, clock, monkey
         return pretrain(config, clock.timed(config)).step
 
     with monkeypatch.context() as changed:
-        changed.setattr(state, "DISK", 1)
+        changed.setattr(state, "DISK_SPEED", 1)
         first = last_step("4s")
     assert last_step("4s") == first < last_step("8s")

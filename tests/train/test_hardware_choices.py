@@ -20,7 +20,7 @@ CPU, GPU = ProcessGroup(torch.device("cpu")), ProcessGroup(torch.device("cuda", 
 
 
 def resolved(group=CPU, is_custom=False, **changes):
-    return hardware_choices.resolve(ek.presets.electra_small(**changes), group, is_custom)
+    return hardware_choices.choose_precision_and_compiler(ek.presets.electra_small(**changes), group, is_custom)
 
 
 def test_precision_is_that_of_the_machine(monkeypatch):

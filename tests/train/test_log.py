@@ -12,10 +12,16 @@ from rich.text import Text
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from electrakit import pretrain
+from electrakit.common import progress
 from electrakit.common.words import format_clock
 from electrakit.train import log
 from electrakit.train.log import TerminalLine
 from tests.helpers.processes import HANG
+
+
+def show_on(screen: Console, monkeypatch) -> None:
+    for module in (log, progress):
+        monkeypatch.setattr(module, "console", screen)
 
 
 def test_every_step_is_logged_once_also_after_stops(tiny):
@@ -51,8 +57,8 @@ def test_a_terminal_gets_one_live_line_and_a_file_plain_ones(monkeypatch):
     }
     shown = {}
     for is_terminal in (True, False):
-        screen = Console(file=io.StringIO(), force_terminal=is_terminal, width=160)
-        monkeypatch.setattr(log, "console", screen)
+        screen = Console(file=io.StringIO(), force_terminal=is_terminal, width=160, highlight=False)
+        show_on(screen, monkeypatch)
         line = TerminalLine(100)
         line.advance(10, 3725.0)
         line.show("train", 10, figures)
@@ -96,8 +102,8 @@ MUST = ("loss 12.35", "mlm 4.57", "disc 0.157", "auc 0.88", "tok/s 123.5k", " le
     ],
 )
 def test_the_live_line_shows_what_there_is_room_for(monkeypatch, width, also, step, num_steps, left):
-    screen = Console(file=io.StringIO(), force_terminal=True, width=width)
-    monkeypatch.setattr(log, "console", screen)
+    screen = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
+    show_on(screen, monkeypatch)
     line = TerminalLine(num_steps)
     line.show("train", step, FIGURES)
     line.show("valid", step, {"loss": 11.0, "disc_auc": 0.8765})
@@ -120,7 +126,7 @@ def test_the_last_validation_is_shown_after_a_resume_too(tiny, monkeypatch):
     resumed.resume_from(7, 6)
     resumed.close()
     screen = Console(file=io.StringIO(), width=100)
-    monkeypatch.setattr(log, "console", screen)
+    show_on(screen, monkeypatch)
     screen.print(resumed.line.render())
     assert f"auc {auc:.2f}" in screen.file.getvalue()
 

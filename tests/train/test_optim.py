@@ -8,7 +8,7 @@ from torch import nn
 from electrakit import presets
 from electrakit.config.pretrain import OptimConfig
 from electrakit.objective.build import build_objective
-from electrakit.train.optim import Optimizer, orthogonalise, parameter_groups
+from electrakit.train.optim import RunOptimizer, orthogonalise, parameter_groups
 
 SPECIAL = {"pad": 0, "cls": 2, "sep": 3, "mask": 4}
 TRUE = torch.tensor(True)
@@ -31,7 +31,7 @@ def gradients(step: int) -> tuple[np.ndarray, np.ndarray]:
 
 def train(name: str, num_steps: int, lr: float = 0.01) -> Two:
     module = Two()
-    optimizer = Optimizer(module, OptimConfig(name=name, lr=lr, weight_decay=0.1))
+    optimizer = RunOptimizer(module, OptimConfig(name=name, lr=lr, weight_decay=0.1))
     for step in range(num_steps):
         weight, bias = gradients(step)
         module.weight.grad, module.bias.grad = torch.tensor(weight).float(), torch.tensor(bias).float()
@@ -83,7 +83,7 @@ def test_lamb_scales_without_decay_too():
         with torch.no_grad():
             module.weight *= 10
             start.weight *= 10
-        optimizer = Optimizer(module, OptimConfig(name=name, lr=0.01, weight_decay=0.0))
+        optimizer = RunOptimizer(module, OptimConfig(name=name, lr=0.01, weight_decay=0.0))
         module.weight.grad, module.bias.grad = torch.ones(4, 3), torch.ones(4)
         optimizer.step(0.01, TRUE)
         return float((module.weight - start.weight).norm() / start.weight.norm())
@@ -127,7 +127,7 @@ def test_muon_steps_equal_plain_numpy():
     watched = {layer.qkv.weight: 3, layer.ffn_in.weight: 1, layer.ffn_out.weight: 1}
     values = {one: one.detach().double().numpy().copy() for one in watched}
     momenta = {one: np.zeros_like(value) for one, value in values.items()}
-    optimizer = Optimizer(objective, OptimConfig(name="muon", weight_decay=0.1))
+    optimizer = RunOptimizer(objective, OptimConfig(name="muon", weight_decay=0.1))
     for lr in (0.02, 0.01, 0.03):
         for parameter in objective.parameters():
             parameter.grad = torch.randn_like(parameter)
@@ -182,7 +182,7 @@ def test_biases_and_norms_do_not_decay_and_all_else_does():
 @pytest.mark.parametrize("name", ["official_adam", "adamw", "lamb", "muon"])
 def test_a_step_without_a_finite_gradient_changes_nothing(name):
     objective = build_objective(presets.modern_tiny(vocab_size=50), SPECIAL)
-    optimizer = Optimizer(objective, OptimConfig(name=name))
+    optimizer = RunOptimizer(objective, OptimConfig(name=name))
     for parameter in objective.parameters():
         parameter.grad = torch.full_like(parameter, torch.nan)
     before = {key: value.clone() for key, value in {**objective.state_dict(), **optimizer.state()}.items()}
@@ -198,7 +198,7 @@ def test_good_and_bad_steps_without_looking_as_on_a_gpu_equal_those_with_looking
     for can_look in (True, False):
         torch.manual_seed(0)
         objective = build_objective(presets.modern_tiny(vocab_size=50), SPECIAL)
-        optimizer = Optimizer(objective, OptimConfig(name=name))
+        optimizer = RunOptimizer(objective, OptimConfig(name=name))
         optimizer.can_look = can_look
         for is_finite in (True, False, True, True):
             for parameter in objective.parameters():
@@ -210,14 +210,14 @@ def test_good_and_bad_steps_without_looking_as_on_a_gpu_equal_those_with_looking
 
 @pytest.mark.parametrize("name", ["official_adam", "adamw", "lamb", "muon"])
 def test_state_goes_out_and_in(name):
-    def make() -> tuple[nn.Module, Optimizer]:
+    def make() -> tuple[nn.Module, RunOptimizer]:
         torch.manual_seed(0)
         objective = build_objective(presets.modern_tiny(vocab_size=50), SPECIAL)
-        return objective, Optimizer(objective, OptimConfig(name=name))
+        return objective, RunOptimizer(objective, OptimConfig(name=name))
 
     (one, first), (two, second) = make(), make()
 
-    def step(objective: nn.Module, optimizer: Optimizer, seed: int) -> None:
+    def step(objective: nn.Module, optimizer: RunOptimizer, seed: int) -> None:
         torch.manual_seed(seed)
         for parameter in objective.parameters():
             parameter.grad = torch.randn_like(parameter)

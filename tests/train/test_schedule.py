@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from electrakit.config.pretrain import OptimConfig
-from electrakit.train.schedule import lr_at
+from electrakit.train.schedule import scheduled_lr
 
 STEPS, WARMUP = 100, 10
 
 
 def rates(schedule: str, **changes: int) -> np.ndarray:
     optim = OptimConfig(lr=2.0, schedule=schedule, warmup_steps=WARMUP, **changes)
-    return np.array([lr_at(optim, step, STEPS) for step in range(STEPS)])
+    return np.array([scheduled_lr(optim, step, STEPS) for step in range(STEPS)])
 
 
 def test_official_multiplies_warmup_and_decay_and_counts_from_0():
@@ -41,7 +41,7 @@ def test_restarts_begin_each_cycle_at_the_top():
 
 def test_a_run_by_the_clock_decays_with_the_clock_whatever_its_steps():
     optim = OptimConfig(lr=2.0, schedule="linear", warmup_steps=0)
-    assert lr_at(optim, 7, num_steps=10**6, budget_used=0.75) == pytest.approx(0.5)
-    assert lr_at(optim, 7, num_steps=10**6, budget_used=1.0) == 0
+    assert scheduled_lr(optim, 7, num_steps=10**6, budget_used=0.75) == pytest.approx(0.5)
+    assert scheduled_lr(optim, 7, num_steps=10**6, budget_used=1.0) == 0
     official = OptimConfig(lr=2.0, warmup_steps=10)
-    assert lr_at(official, 5, num_steps=10**6, budget_used=0.5) == pytest.approx(0.5)
+    assert scheduled_lr(official, 5, num_steps=10**6, budget_used=0.5) == pytest.approx(0.5)
