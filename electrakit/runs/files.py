@@ -156,10 +156,12 @@ class RunFiles:
 
         None where the discriminator, if there is one, does not say replaced or original.
         """
-        objective = (self.config or PretrainConfig()).objective
-        if objective.kind != "electra":
+        # Of the stored values: settings of an older version may not be readable as a whole.
+        objective = self.settings.get("objective")
+        objective = objective if isinstance(objective, dict) else {}
+        if (objective.get("kind") or "electra") != "electra":
             return None
-        return "sampled_acc" if objective.loss_on == "masked" else "replaced_rate"
+        return "sampled_acc" if objective.get("loss_on") == "masked" else "replaced_rate"
 
     @cached_property
     def shards(self) -> Path | None:
