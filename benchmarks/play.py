@@ -42,14 +42,14 @@ def seconds(send, question: str, body: dict) -> tuple[float, int]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        pairs = open_pairs(write_pair(Path(folder)))
+        pairs = open_pairs([write_pair(Path(folder))])
     print(f"{torch.get_num_threads()} threads, {len(pairs[0].encode(SENTENCE).ids)} tokens")
     limits = httpx.Limits(max_connections=100)
     with (
         playing(pairs) as address,
         httpx.Client(base_url=address, limits=limits, timeout=60, trust_env=False) as client,
     ):
-        for question, more in (("tokens", {}), ("guesses", {"place": 1}), ("round", {"seed": 1})):
+        for question, more in (("tokens", {}), ("predictions", {"place": 1}), ("round", {"seed": 1})):
             times = [seconds(client.post, question, {"text": SENTENCE, **more})[0] for _ in range(50)]
             p95 = statistics.quantiles(times, n=20)[-1]
             print(f"{question:8} median {1000 * statistics.median(times):6.1f} ms   p95 {1000 * p95:6.1f} ms")

@@ -1,6 +1,9 @@
 """The demo: from the prose of this Python installation to a tokenizer, shards, a trained pair, a transformers model and a report."""
 
 import functools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +11,10 @@ import xxhash
 from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
+from rich.text import Text
 
 from electrakit import presets
 from electrakit.cli.printing import print_summary
-from electrakit.cli.showcase import Showcase, Swap, print_predictions, print_swaps
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.hardware import num_cores
@@ -24,6 +27,8 @@ from electrakit.data.tokenizer import train_tokenizer
 from electrakit.doctor.examine import examine
 from electrakit.doctor.findings import print_findings
 from electrakit.export.export import export
+from electrakit.playground.open import open_pair
+from electrakit.playground.pair import Pair
 from electrakit.report.report import report
 from electrakit.runs.files import PretrainRun
 from electrakit.train.loop import pretrain
@@ -50,6 +55,18 @@ MASKED = [
     "The default [MASK] is used if none is given.",
     "This function returns a list of [MASK].",
 ]
+NUM_PREDICTIONS = 4
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A sentence with a gap, {} between spaces, the word that belongs there, and one that is out of place."""
+
+    sentence: str
+    right: str
+    odd: str
+
+
 RARE = [
     Swap("return the name of the {} as a string .", right="file", odd="banana"),
     Swap("the value must be between 0 and {} .", right="1", odd="purple"),
@@ -86,7 +103,7 @@ def demo(config: DemoConfig) -> None:
             num_characters = max(MIN_CHARACTERS, int(CHARACTERS_PER_SECOND * (settings.budget_seconds or 0)))
             write_corpus(corpus, num_characters, config.workers)
     if (tokenizer / "tokenizer.json").exists():
-        console.print(f"{tokenizer} is there already.", markup=False)
+        console.out(f"{tokenizer} is there already.")
     else:
         train_tokenizer([corpus], vocab_size=VOCAB_SIZE, out=tokenizer, workers=config.workers)
 
@@ -107,16 +124,16 @@ def demo(config: DemoConfig) -> None:
     console.print(validation_table(run))
 
     console.print(Rule("5. what it has learned", align="left"))
-    showcase = Showcase(run.checkpoint)
+    pair = open_pair(run.checkpoint)
     console.print("The [bold green]generator's[/] best predictions for a masked word:")
-    print_predictions(showcase, MASKED, console)
+    print_predictions(pair, MASKED, console)
     console.print(
         "How likely the discriminator thinks that a word was replaced: an [bold magenta]odd[/] one, and below it the "
         "[bold cyan]right[/] one. First words that are rare in this text:"
     )
-    print_swaps(showcase, RARE, console)
+    print_swaps(pair, RARE, console)
     console.print("Then common words in the wrong place, where only the context can tell; it takes longer to learn:")
-    print_swaps(showcase, MISPLACED, console)
+    print_swaps(pair, MISPLACED, console)
 
     console.print(Rule("6. a model for transformers, and a page about the run", align="left"))
     exported = export(run, config.out / "hf")
@@ -132,13 +149,13 @@ def demo(config: DemoConfig) -> None:
         page: "the curves, and what the doctor says: open it in a browser",
     }
     for path, what in made.items():
-        console.print(f"  {path}  {what}", markup=False, soft_wrap=True)
+        console.out(f"  {path}  {what}")
     console.print("[bold]Play[/] with it:")
-    console.print(f"  electra play {exported.path}", markup=False)
+    console.out(f"  electra play {exported.path}")
     console.print("[bold]Next[/], with text of your own:")
-    console.print("  electra tokenizer corpus/ --vocab-size 30522 --out tokenizer")
-    console.print("  electra prepare corpus/ --tokenizer tokenizer --length 128 --out shards/mine")
-    console.print("  electra pretrain electra_small --data shards/mine --run runs/mine")
+    console.out("  electra tokenizer corpus/ --vocab-size 30522 --out tokenizer")
+    console.out("  electra prepare corpus/ --tokenizer tokenizer --length 128 --out shards/mine")
+    console.out("  electra pretrain electra_small --data shards/mine --run runs/mine")
 
 
 def write_corpus(path: Path, num_characters: int, workers: int | None) -> None:
@@ -169,3 +186,49 @@ def validation_table(run: PretrainRun) -> Table:
     for name, label in VALIDATION_METRICS.items():
         table.add_row(label, f"{first[name]:.3f}", f"{last[name]:.3f}")
     return table
+
+
+def print_predictions(pair: Pair, texts: Sequence[str], console: Console) -> None:
+    """Each text, and the generator's most likely words for its [MASK]."""
+    for text in texts:
+        encoded = pair.encode(text)
+        place = encoded.ids.index(pair.special.mask) - 1  # without [CLS]
+        line = Text("  " + text.replace("[MASK]", "____"))
+        line.highlight_words(["____"], "bold magenta")
+        line.append("   ")
+        for prediction in pair.predictions(encoded, place, NUM_PREDICTIONS).best:
+            line.append(f" {prediction.token}", style="bold green")
+            line.append(f" {prediction.probability:.0%}", style="dim")
+        console.print(line, soft_wrap=True)
+
+
+def print_swaps(pair: Pair, swaps: Sequence[Swap], console: Console) -> None:
+    """Each sentence with the odd word and with the right one, and how often the odd word was doubted more."""
+    num_found = 0
+    for swap in swaps:
+        odd, right = (score_gap(pair, swap.sentence, word) for word in (swap.odd, swap.right))
+        verdict = ("  higher", "green") if odd > right else ("  not higher", "red")
+        num_found += odd > right
+        before, after = swap.sentence.split("{}")
+        width = max(len(swap.odd), len(swap.right))
+        for word, style, score, end in (
+            (swap.odd, "bold magenta", odd, verdict),
+            (swap.right, "bold cyan", right, ""),
+        ):
+            room = " " * (width - len(word) + 1)
+            line = Text.assemble("   ", before, (word, style), after, room, (f"{score:6.1%}", "bold"), end)
+            console.print(line, soft_wrap=True)
+    console.print(
+        f"  {num_found} of {len(swaps)} odd words got a higher probability than the right word there.", style="bold"
+    )
+
+
+def score_gap(pair: Pair, sentence: str, word: str) -> float:
+    """The discriminator's probability that this word in the gap was replaced.
+
+    The mean over the word's tokens, so that long words have no advantage.
+    """
+    before, _ = sentence.split("{}")
+    start, length = (len(pair.encode(text).tokens) for text in (before, word))
+    scores = pair.replaced(pair.encode(sentence.replace("{}", word)).ids)[1:-1]  # without [CLS] and [SEP]
+    return statistics.fmean(scores[start : start + length])

@@ -5,7 +5,6 @@ import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import tyro
@@ -34,24 +33,22 @@ def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, Pre
         raise UserError(f"unknown preset {preset!r}; {hint}there are {', '.join(PRESETS)}")
     name = preset or str(path)
     options, rest = preset_options(name, rest)
-    has_generator = options.get("generator") != "none"
-    changes = {option: options.pop(option) for option in ("vocab_size",) if option in options}
-    own = {option: value for option, value in options.items() if value != "none"}
-    config = PRESETS[preset](**own) if preset else PretrainConfig()
+    changes = {"vocab_size": options.pop("vocab_size")} if "vocab_size" in options else {}
+    if options.get("generator") == "none":
+        changes["generator"] = None
+        del options["generator"]
+    config = PRESETS[preset](**options) if preset else PretrainConfig()
     if path is not None:
-        config = with_file(config, path, verb)
-    config = override(config, changes if has_generator else {**changes, "generator": None})
+        values = settings_in(path, verb)
+        try:
+            config = override(config, values)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+    config = override(config, changes)
     check_options(name, config, rest)
-    prog = f"electra {verb} {preset or '--config FILE'}"
-    return name, parse_changes(config, rest, prog=prog, help=describe_preset(name))
-
-
-def with_file(config: PretrainConfig, path: Path, verb: str) -> PretrainConfig:
-    values = settings_in(path, verb)
-    try:
-        return override(config, values)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    prog, style = f"electra {verb} {preset or '--config FILE'}", tyro.conf.AvoidSubcommands
+    description = describe_preset(name)
+    return name, parse(PretrainConfig, style, default=config, args=rest, prog=prog, description=description)
 
 
 def preset_options(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -103,12 +100,6 @@ def option_names(config: Any, prefix: str = "--") -> list[str]:
         else:
             names.append(option)
     return names
-
-
-def parse_changes(config: PretrainConfig, arguments: Sequence[str], prog: str, help: str = "") -> PretrainConfig:
-    """The config with changes such as `--optim.lr 1e-3`. Settings that make no sense are a UserError."""
-    style = tyro.conf.AvoidSubcommands
-    return parse(PretrainConfig, style, default=config, args=arguments, prog=prog, description=help)
 
 
 def describe_preset(name: str) -> str:

@@ -1,6 +1,6 @@
 """Prints what a pretraining run would be: networks, costs, and warnings. Trains nothing and builds nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -22,6 +22,15 @@ from electrakit.model.counts import (
 
 USUAL_LR = {"official_adam": 5e-4, "adamw": 5e-4, "lamb": 2e-3, "muon": 1e-3}
 """ELECTRA-Small's in the paper, lmtuners' for LAMB; Muon's is modern_small's, which is not measured yet."""
+SIZES = {
+    "layers": "num_layers",
+    "hidden size": "hidden_size",
+    "feed-forward": "ffn_size",
+    "heads": "num_heads",
+    "embedding size": "embedding_size",
+    "longest row": "max_length",
+    "vocabulary": "vocab_size",
+}
 
 
 def show(arguments: Sequence[str], console: Console | None = None) -> None:
@@ -35,7 +44,7 @@ def show(arguments: Sequence[str], console: Console | None = None) -> None:
 
 def print_config(name: str, config: PretrainConfig, manifest: Manifest | None, console: Console) -> None:
     """All tables, then the warnings."""
-    console.print(networks_table(name, config))
+    console.print(facts_table(name, network_facts(config), "", *config.networks))
     console.print(facts_table("run", run_facts(config, manifest)))
     console.print(facts_table("cost", cost_facts(config)))
     for warning in find_warnings(config, manifest):
@@ -45,54 +54,26 @@ def print_config(name: str, config: PretrainConfig, manifest: Manifest | None, c
 # Tables
 
 
-def networks_table(name: str, config: PretrainConfig) -> Table:
-    table = Table(
-        "", *(escape(network) for network in config.networks), title=f"[bold]{escape(name)}", title_justify="left"
-    )
-    for title, values in network_facts(config):
-        table.add_row(title, *values)
+def facts_table(title: str, rows: Iterable[Sequence[str]], *header: str) -> Table:
+    table = Table(*header, title=f"[bold]{escape(title)}", title_justify="left", show_header=bool(header))
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
 
 
-def facts_table(title: str, facts: list[tuple[str, str]]) -> Table:
-    table = Table(title=f"[bold]{title}", title_justify="left", show_header=False)
-    for label, value in facts:
-        table.add_row(label, escape(value))
-    return table
-
-
-def network_facts(config: PretrainConfig) -> list[tuple[str, list[str]]]:
+def network_facts(config: PretrainConfig) -> list[tuple[str, ...]]:
     """One row for each setting of a network, one column for each network."""
-    networks = list(config.networks.values())
+    networks = config.networks.values()
     count = count_parameters(config)
-    parameters = {"discriminator": count.discriminator, "generator": count.generator}
-    rows = [
-        (label, [f"{getattr(network, field):,}" if field != "body" else network.body for network in networks])
-        for label, field in SETTINGS.items()
-    ]
-    dropouts = [f"{network.dropout:g}, attention {network.attention_dropout:g}" for network in networks]
+    of_its_own = " of its own" if shared_parts(config) else ""
+    parameters = {"discriminator": f"{count.discriminator:,}", "generator": f"{count.generator:,}{of_its_own}"}
     return [
-        *rows,
-        ("dropout", dropouts),
-        ("parameters", [f"{parameters[name]:,}{of_its_own(name, config)}" for name in config.networks]),
-        ("FLOPs per token", [f"{flops:.3g}" for flops in flops_per_token(config).values()]),
+        ("body", *(network.body for network in networks)),
+        *((label, *(f"{getattr(network, name):,}" for network in networks)) for label, name in SIZES.items()),
+        ("dropout", *(f"{network.dropout:g}, attention {network.attention_dropout:g}" for network in networks)),
+        ("parameters", *(parameters[name] for name in config.networks)),
+        ("FLOPs per token", *(f"{flops:.3g}" for flops in flops_per_token(config).values())),
     ]
-
-
-SETTINGS = {
-    "body": "body",
-    "layers": "num_layers",
-    "hidden size": "hidden_size",
-    "feed-forward": "ffn_size",
-    "heads": "num_heads",
-    "embedding size": "embedding_size",
-    "longest row": "max_length",
-    "vocabulary": "vocab_size",
-}
-
-
-def of_its_own(name: str, config: PretrainConfig) -> str:
-    return " of its own" if name == "generator" and shared_parts(config) else ""
 
 
 def run_facts(config: PretrainConfig, manifest: Manifest | None) -> list[tuple[str, str]]:
@@ -193,56 +174,31 @@ def cost_facts(config: PretrainConfig) -> list[tuple[str, str]]:
 
 def find_warnings(config: PretrainConfig, manifest: Manifest | None = None) -> list[str]:
     """What is allowed but looks like a mistake; with the manifest of the shards, also what does not fit them."""
-    found = [
-        warn_generator(config),
-        warn_lr(config),
-        warn_warmup(config),
-        *([] if manifest is None else warn_shards(config, manifest)),
-    ]
-    return [warning for warning in found if warning is not None]
-
-
-def warn_generator(config: PretrainConfig) -> str | None:
-    if config.generator is None:
-        return None
-    ratio = body_flops(config.generator, config.length) / body_flops(config.discriminator, config.length)
-    if ratio <= 0.5:
-        return None
-    compared = "as large as" if ratio >= 1 else f"{ratio:.0%} of"
-    return (
-        f"the generator is {compared} the discriminator (its layers compute {ratio:.2g} times as much): replacements become too hard "
-        "to tell; a quarter to a half of the width works best (paper, figure 3)"
-    )
-
-
-def warn_lr(config: PretrainConfig) -> str | None:
-    optim = config.optim
-    usual = USUAL_LR[optim.name]
-    if optim.lr < 10 * usual:
-        return None
-    return (
-        f"optim.lr {optim.lr:g} is {optim.lr / usual:,.3g} times the {usual:g} that is usual with {optim.name}: "
-        "training is likely to diverge"
-    )
-
-
-def warn_warmup(config: PretrainConfig) -> str | None:
-    if config.optim.warmup_steps < config.steps:
-        return None
-    return (
-        f"the warm-up of {config.optim.warmup_steps:,} steps is as long as the run of {config.steps:,}: the learning rate never "
-        "reaches optim.lr; about a tenth of the run is usual"
-    )
-
-
-def warn_shards(config: PretrainConfig, manifest: Manifest) -> list[str]:
-    found = []
-    if config.discriminator.vocab_size != manifest.vocab_size:
+    found, optim, usual_lr = [], config.optim, USUAL_LR[config.optim.name]
+    if config.generator is not None:
+        ratio = body_flops(config.generator, config.length) / body_flops(config.discriminator, config.length)
+        compared = "as large as" if ratio >= 1 else f"{ratio:.0%} of"
+        if ratio > 0.5:
+            found.append(
+                f"the generator is {compared} the discriminator (its layers compute {ratio:.2g} times as much): replacements "
+                "become too hard to tell; a quarter to a half of the width works best (paper, figure 3)"
+            )
+    if optim.lr >= 10 * usual_lr:
+        found.append(
+            f"optim.lr {optim.lr:g} is {optim.lr / usual_lr:,.3g} times the {usual_lr:g} that is usual with {optim.name}: "
+            "training is likely to diverge"
+        )
+    if optim.warmup_steps >= config.steps:
+        found.append(
+            f"the warm-up of {optim.warmup_steps:,} steps is as long as the run of {config.steps:,}: the learning rate never "
+            "reaches optim.lr; about a tenth of the run is usual"
+        )
+    if manifest is not None and config.discriminator.vocab_size != manifest.vocab_size:
         found.append(
             f"the networks have a vocabulary of {config.discriminator.vocab_size:,}, {config.data} has {manifest.vocab_size:,}: "
             f"training takes the latter; add --vocab-size {manifest.vocab_size} to see its numbers"
         )
-    if config.length != manifest.length:
+    if manifest is not None and config.length != manifest.length:
         found.append(
             f"length is {config.length:,}, the rows of {config.data} have {manifest.length:,} tokens: "
             f"training takes the latter; add --length {manifest.length} to see its numbers"

@@ -1,5 +1,6 @@
 """The verbs of the command line: the settings and the function of each, and how arguments become settings."""
 
+import argparse
 import contextlib
 import functools
 import inspect
@@ -138,34 +139,26 @@ def _with_presets(kind: type[Any]) -> type[Any]:
 
 def split_config(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     """The file of `--config FILE`, wherever it stands, and the other arguments."""
-    rest = list(arguments)
-    for place, argument in enumerate(rest):
-        if argument.startswith("--config="):
-            del rest[place]
-            return Path(argument.removeprefix("--config=")), rest
-        if argument == "--config":
-            if place + 1 == len(rest):
-                raise UserError("--config needs a file, such as --config runs/mine/config.json")
-            path = Path(rest[place + 1])
-            del rest[place : place + 2]
-            return path, rest
-    return None, rest
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config", type=Path)
+    try:
+        found, rest = parser.parse_known_args(arguments)
+    except argparse.ArgumentError:
+        raise UserError("--config needs a file, such as --config runs/mine/config.json") from None
+    return found.config, rest
 
 
 def settings_in(path: Path, verb: str) -> dict[str, Any]:
     """The settings in a file, by name. The file of another verb is refused."""
     kinds: dict[str, type[Settings]] = {name: entry.settings for name, entry in VERBS.items() if entry.run is not None}
     kinds = {"pretrain": PretrainConfig, **kinds, "show": PretrainConfig}
-    values = {verb: kinds[verb].values_in(path)}
-    if not _has_only_fields(kinds[verb], values[verb]):
+    names = {name: {entry.name for entry in fields(kind)} for name, kind in kinds.items()}
+    values = kinds[verb].values_in(path)
+    if not values.keys() <= names[verb]:
         for other, kind in kinds.items():
-            if _has_only_fields(kind, kind.values_in(path)):
+            if kind.values_in(path).keys() <= names[other]:
                 raise UserError(f"{path} has the settings of electra {other}, not of electra {verb}")
-    return values[verb]
-
-
-def _has_only_fields(kind: type[Settings], values: dict[str, Any]) -> bool:
-    return values.keys() <= {entry.name for entry in fields(kind)}
+    return values
 
 
 def draft(kind: type[Settings], values: dict[str, Any], path: Path) -> Any:

@@ -15,10 +15,11 @@ from electrakit.common.words import count_runs, counted, format_duration, format
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.data.rows import DocumentCounts
 from electrakit.export.card_facts import NetworkFacts, RunFacts, eval_results, glue_warnings, task_rows
+from electrakit.finetune.results import GlueResults
 from electrakit.runs.files import Environment, MetricsLine, RunFiles
 
-# The picture, beside the card.
-PICTURE = "training.png"
+# The plot of the losses, beside the card.
+LOSSES_PLOT = "training.png"
 SMOOTHING = 0.015  # of the run
 LOSSES = {
     "mlm_loss": "Generator: loss of predicting masked tokens",
@@ -65,59 +66,54 @@ NETWORK_COLUMNS = {
 
 def write_card(facts: RunFacts, network: NetworkFacts, folder: Path) -> None:
     """README.md of a network: front matter, and a section for each question that people ask."""
-    settings, length = facts.run.settings, facts.run.settings.get("length")
-    line, rows = facts.validation or {}, facts.run.data.rows
-    auc, max_positions = line.get("disc_auc"), network.max_positions
-    is_scored = network.name == "discriminator" and facts.glue is not None and bool(facts.glue.tasks)
+    settings, config = facts.run.settings, config_of(facts)
+    auc, max_positions = (facts.validation or {}).get("disc_auc"), network.max_positions
+    glue = facts.glue if network.name == "discriminator" and facts.glue and facts.glue.tasks else None
     hidden = LOCAL | (NOT_USED if network.is_custom else set())
     text = render(
         "electrakit.export",
         "card.md.jinja",
         facts=facts,
         network=network,
-        metadata=metadata(facts, network, is_scored).to_yaml(line_break="\n").strip(),
+        in_words=format_words,
+        metadata=metadata(facts, network, glue).to_yaml(line_break="\n").strip(),
         place=json.dumps(facts.place),
         objective=OBJECTIVES[facts.kind],
-        num_parameters=format_words(network.num_parameters),
-        num_encoder=format_words(network.num_encoder),
-        num_train_rows=rows.get("train", 0),
-        length=facts.run.data.length,
         data=data_rows(facts),
         training=training_facts(facts, network.is_custom),
         network_columns=("network", *NETWORK_COLUMNS.values()),
-        network_rows=network_rows(settings),
-        picture=PICTURE,
+        network_rows=network_rows(config),
+        plot=LOSSES_PLOT,
         settings=json.dumps({name: public(name, settings[name]) for name in settings if name not in hidden}, indent=1),
-        num_valid_rows=min(settings.get("valid_rows", 0), rows.get("valid", 0)),
-        validation_step=line.get("step"),
+        num_valid_rows=min(config.valid_rows, facts.run.data.rows.get("valid", 0)),
         validation=validation_rows(facts),
-        glue=facts.glue if is_scored else None,
+        glue=glue,
         task_rows=task_rows,
         glue_warnings=glue_warnings,
         runs=count_runs,
         percent=format_percent,
         onnx=[(f"`{one.file}`" if one.file else "torch", *one.cells()) for one in network.onnx],
-        share_of_paper=facts.num_positions / PAPER_POSITIONS,
-        paper_positions=format_words(PAPER_POSITIONS),
-        num_positions=format_words(facts.num_positions),
+        paper_positions=PAPER_POSITIONS,
         weak_auc=auc if facts.kind == "electra" and auc is not None and auc < WEAK_AUC else None,
-        has_untrained_positions=max_positions
-        and length
-        and max_positions > length
-        and network.model_type != "modernbert",
-        trained_length=length,
+        has_untrained_positions=(max_positions or 0) > config.length and network.model_type != "modernbert",
+        trained_length=config.length,
         version=__version__,
     )
     # Sections that are left out leave empty lines.
     (folder / "README.md").write_text(re.sub(r"\n{3,}", "\n\n", text), encoding="utf-8")
 
 
-def metadata(facts: RunFacts, network: NetworkFacts, is_scored: bool) -> Any:
+def config_of(facts: RunFacts) -> PretrainConfig:
+    assert facts.run.config is not None  # the networks were built from it
+    return facts.run.config
+
+
+def metadata(facts: RunFacts, network: NetworkFacts, glue: GlueResults | None) -> Any:
     """As the Hub reads it: huggingface_hub checks the form."""
     from huggingface_hub import ModelCardData
 
     base = facts.run.settings.get(f"init_{network.name}")
-    results = eval_results(facts.glue) if is_scored and facts.glue else []
+    results = eval_results(glue) if glue else []
     family = [] if network.model_type == "electra" else [network.model_type]
     return ModelCardData(
         library_name="transformers",
@@ -136,12 +132,8 @@ def metadata(facts: RunFacts, network: NetworkFacts, is_scored: bool) -> Any:
 def data_rows(facts: RunFacts) -> list[tuple[str, str]]:
     if facts.manifest is None:
         return []
-    manifest, train, num_valid = (
-        facts.manifest,
-        facts.manifest.splits["train"],
-        facts.run.data.rows.get("valid", 0),
-    )
-    counts = manifest.counts or DocumentCounts()
+    manifest, num_valid = facts.manifest, facts.run.data.rows.get("valid", 0)
+    train, counts = manifest.splits["train"], manifest.counts or DocumentCounts()
     return [
         ("sources", describe_sources(facts.sources, manifest.plan.get("sources", {}))),
         ("documents", f"{counts.documents:,}"),
@@ -161,29 +153,27 @@ def describe_sources(names: Sequence[str], known: dict[str, Any]) -> str:
 
 
 def training_facts(facts: RunFacts, is_custom: bool) -> list[tuple[str, str]]:
-    settings, run = facts.run.settings, facts.run
-    optim, objective, steps = settings.get("optim", {}), settings.get("objective", {}), settings.get("steps", 0)
-    epochs = facts.num_rows / max(1, run.data.rows.get("train", 0))
-    of_all = "" if facts.step == steps or settings.get("budget") else f" of {steps:,}"
-    schedule = SCHEDULES.get(optim.get("schedule"), optim.get("schedule"))
-    compute = f"{facts.flops:.2e} FLOPs, counted as in the ELECTRA paper".replace("+", "")
-    whole_words = ", whole words" if objective.get("whole_words") else ""
+    config, environment = config_of(facts), facts.run.environment
+    optim, objective = config.optim, config.objective
+    epochs = facts.num_rows / max(1, facts.run.data.rows.get("train", 0))
+    of_all = "" if facts.step == config.steps or config.budget else f" of {config.steps:,}"
+    schedule = SCHEDULES.get(optim.schedule, optim.schedule)
+    whole_words = ", whole words" if objective.whole_words else ""
     known = {
-        "steps": f"{facts.step:,}{of_all}, of {settings.get('batch_size')} rows of {settings.get('length')} tokens",
+        "steps": f"{facts.step:,}{of_all}, of {config.batch_size} rows of {config.length} tokens",
         "tokens": f"{format_words(facts.num_tokens)} seen, {epochs:.2f} times the training data",
-        "compute": None if is_custom else compute,
-        "time": f"{format_duration(facts.seconds)} on {describe_hardware(run.environment)}",
-        "precision": settings.get("precision"),
-        "objective": None
-        if is_custom
-        else f"{facts.kind}, {100 * objective.get('mask_prob', 0):g} % of the tokens chosen{whole_words}",
-        "networks share": settings.get("share") if settings.get("generator") and not is_custom else None,
-        "optimizer": f"{optim.get('name')}, learning rate {optim.get('lr'):g}, {counted(optim.get('warmup_steps'), 'step')} of warm-up, "
-        f"then {schedule}; weight decay {optim.get('weight_decay')}",
-        "seed": settings.get("seed"),
-        "software": ", ".join(f"{name} {value}" for name, value in run.environment.versions.items() if value),
+        "compute": f"{facts.flops:.2e} FLOPs, counted as in the ELECTRA paper".replace("+", ""),
+        "time": f"{format_duration(facts.seconds)} on {describe_hardware(environment)}",
+        "precision": config.precision,
+        "objective": f"{facts.kind}, {100 * objective.mask_prob:g} % of the tokens chosen{whole_words}",
+        "networks share": config.share if config.generator else None,
+        "optimizer": f"{optim.name}, learning rate {optim.lr:g}, {counted(optim.warmup_steps, 'step')} of warm-up, "
+        f"then {schedule}; weight decay {optim.weight_decay}",
+        "seed": config.seed,
+        "software": ", ".join(f"{name} {value}" for name, value in environment.versions.items() if value),
     }
-    return [(name, str(value)) for name, value in known.items() if value is not None]
+    not_known = {"compute", "objective", "networks share"} if is_custom else set()
+    return [(name, str(value)) for name, value in known.items() if value is not None and name not in not_known]
 
 
 def describe_hardware(environment: Environment) -> str:
@@ -193,9 +183,9 @@ def describe_hardware(environment: Environment) -> str:
     return f"{device}, {counted(threads, 'thread')}" if threads and "Processor" in device else device
 
 
-def network_rows(settings: dict[str, Any]) -> list[tuple[str, ...]]:
-    networks = {name: settings[name] for name in ("discriminator", "generator") if settings.get(name)}
-    return [(name, *(str(network.get(key, "–")) for key in NETWORK_COLUMNS)) for name, network in networks.items()]
+def network_rows(config: PretrainConfig) -> list[tuple[str, ...]]:
+    networks = sorted(config.networks.items())  # the discriminator first
+    return [(name, *(str(getattr(network, key)) for key in NETWORK_COLUMNS)) for name, network in networks]
 
 
 def validation_rows(facts: RunFacts) -> list[tuple[str, str, str]]:

@@ -24,7 +24,7 @@ from electrakit.data.batches import Batches
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 from electrakit.export import hub
 from electrakit.export import onnx as onnx_files
-from electrakit.export.card import PICTURE, draw_losses, write_card
+from electrakit.export.card import LOSSES_PLOT, draw_losses, write_card
 from electrakit.export.card_facts import facts_of_network, facts_of_run, read_glue, scores_of_weights
 from electrakit.export.networks import load_networks
 from electrakit.model.huggingface.inputs import InputsFor
@@ -97,14 +97,14 @@ def export(
             replace(tokenizer, config={**tokenizer.config, **settings}).save(network.folder(folder))
         results, notes = scores_of_weights(results, weights_fingerprint(folder), glue_folder, config)
         facts = replace(facts, glue=results)
-        picture, differences, measured = draw_losses(run_files, facts.step), {}, []
+        plot, differences, measured = draw_losses(run_files, facts.step), {}, []
         for network in networks:
             target = network.folder(folder)
             difference = differences[network.name] = compare(network, target, ids, special_ids)
             if config.onnx:
                 inputs = {"input_ids": ids, **InputsFor.of(network.model, special_ids["pad"], special_ids["sep"])(ids)}
                 measured += onnx_files.write_onnx(network.model, target / "onnx", inputs, network.name)
-            (target / PICTURE).write_bytes(picture)
+            (target / LOSSES_PLOT).write_bytes(plot)
             write_card(facts, facts_of_network(network, len(networks) > 1, difference, measured), target)
         hashes = {name: hash_file(folder / name) for name in files_of(folder)}
         origin = {"format": 1, "electrakit": __version__, "run": run_files.name, "identity": identity}

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -58,12 +59,15 @@ def require_onnx() -> None:
 @torch.no_grad()
 def write_onnx(model: Any, folder: Path, inputs: dict[str, Tensor], name: str) -> list[OnnxMeasurement]:
     """Write model.onnx and model_int8.onnx, which take any number of rows and tokens. `inputs` are rows to compare on, (B, T) each."""
+    from onnxruntime import quantization
+
     folder.mkdir(parents=True)
     full, small = folder / "model.onnx", folder / "model_int8.onnx"
     logits = Logits(model.eval())
     with quiet():
         _write_full(logits, full, inputs)
-        _write_small(full, small)
+        # Weights of matrix products and embeddings as 8-bit integers; the rest stays as it is.
+        quantization.quantize_dynamic(full, small, weight_type=quantization.QuantType.QInt8, per_channel=True)
     one_row = {key: value[:1] for key, value in inputs.items()}
     wanted, is_real = logits(*inputs.values()), inputs["attention_mask"].bool()
     num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
@@ -143,13 +147,6 @@ def _remove_source_notes(path: Path) -> None:
     onnx.save(model, path)
 
 
-def _write_small(full: Path, small: Path) -> None:
-    """Weights of matrix products and embeddings as 8-bit integers; the rest stays as it is."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    quantize_dynamic(full, small, weight_type=QuantType.QInt8, per_channel=True)
-
-
 def _decisions(logits: Tensor) -> Tensor:  # (B, T) or (B, T, labels or words) -> (B, T)
     return logits > 0 if logits.ndim == 2 else logits.argmax(-1)
 
@@ -167,8 +164,6 @@ def _milliseconds(run: Callable[[], Any]) -> float:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the messages of the exporter and the quantizer, which are for those who write exporters."""
-    import logging
-
     with warnings.catch_warnings(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")
         before = logging.root.manager.disable

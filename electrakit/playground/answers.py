@@ -2,11 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from electrakit.playground.pair import EncodedText, Pair
+from electrakit.playground.pair import Pair
 
 MAX_CHARACTERS = 4000
 NUM_PREDICTIONS = 8
@@ -23,23 +22,19 @@ class RequestError(Exception):
 
     def __init__(self, message: str, status: int = 400, **headers: str) -> None:
         super().__init__(message)
-        self.message, self.status, self.headers = message, status, headers
+        self.status, self.headers = status, headers
 
 
 # --- requests ---
 
 
-@dataclass(frozen=True)
 class RequestFields:
     """The fields of a request's body. Each is checked and taken once; one that is left over has an unknown name."""
 
-    fields: dict[str, Any]
-
-    @classmethod
-    def of(cls, body: Any) -> "RequestFields":
+    def __init__(self, body: Any) -> None:
         if not isinstance(body, dict):
             raise RequestError("the body must be a JSON object")
-        return cls(dict(body))
+        self.fields: dict[str, Any] = dict(body)
 
     def text(self) -> str:
         text = self.fields.pop("text", None)
@@ -97,20 +92,27 @@ def describe(pair: Pair) -> dict[str, Any]:
     }
 
 
-def tokens(pairs: Sequence[Pair], fields: RequestFields) -> Callable[[], dict[str, Any]]:
+def tokens(pairs: Sequence[Pair], fields: RequestFields) -> dict[str, Any]:
     """The tokens of a text by each model's tokenizer, and how likely each was replaced."""
     text = fields.text()
     fields.done()
-    return lambda: {"models": [tokens_of(pair, text) for pair in pairs]}
+    return {"models": [tokens_of(pair, text) for pair in pairs]}
 
 
 def tokens_of(pair: Pair, text: str) -> dict[str, Any]:
     start = time.perf_counter()
     encoded = pair.encode(text)
+    scores = [None] * len(encoded.tokens) if pair.discriminator is None else pair.replaced(encoded.ids)[1:-1]
     return {
         "tokens": [
-            {"piece": token.piece, "before": token.before, "text": token.text, "word": token.word, "p": score}
-            for token, score in zip(encoded.tokens, scores_of(pair, encoded), strict=True)
+            {
+                "token": token.token,
+                "before": token.before,
+                "text": token.text,
+                "word": token.word,
+                "p": None if token.is_special else rounded(score),
+            }
+            for token, score in zip(encoded.tokens, scores, strict=True)
         ],
         "tail": encoded.tail,
         "num_cut": encoded.num_cut,
@@ -118,58 +120,36 @@ def tokens_of(pair: Pair, text: str) -> dict[str, Any]:
     }
 
 
-def scores_of(pair: Pair, encoded: EncodedText) -> list[float | None]:
-    """None for special tokens, and for all tokens where there is no discriminator."""
-    if pair.discriminator is None or not encoded.tokens:
-        return [None] * len(encoded.tokens)
-    scores = pair.replaced(encoded.ids)[1:-1]
-    return [None if token.is_special else finite(score) for token, score in zip(encoded.tokens, scores, strict=True)]
-
-
-def predictions(pairs: Sequence[Pair], fields: RequestFields) -> Callable[[], dict[str, Any]]:
+def predictions(pairs: Sequence[Pair], fields: RequestFields) -> dict[str, Any]:
     """What the generator predicts in the place of one token."""
-    text = fields.text()
-    pair = pairs[fields.integer("model", 0, len(pairs) - 1, 0)]
+    text, pair = fields.text(), pair_with_generator(pairs, fields)
     place = fields.integer("place", 0, MAX_CHARACTERS)
     fields.done()
-    require_generator(pair)
-    return lambda: predictions_of(pair, text, place)
-
-
-def predictions_of(pair: Pair, text: str, place: int) -> dict[str, Any]:
     encoded = pair.encode(text)
     if place >= len(encoded.tokens):
         raise RequestError(f"place is {place}, but the text has {len(encoded.tokens)} tokens")
     found = pair.predictions(encoded, place, NUM_PREDICTIONS)
     return {
-        "guesses": [
+        "predictions": [
             {
-                "piece": one.piece,
-                "word": pair.spelling.word(one.piece),
-                "p": finite(one.probability),
+                "token": one.token,
+                "word": pair.spelling.word(one.token),
+                "p": rounded(one.probability),
                 "text": one.text,
             }
             for one in found.best
         ],
-        "here": {"piece": found.piece, "p": finite(found.probability), "rank": found.rank},
+        "here": {"token": found.token, "p": rounded(found.probability), "rank": found.rank},
     }
 
 
-def game(pairs: Sequence[Pair], fields: RequestFields) -> Callable[[], dict[str, Any]]:
+def game_round(pairs: Sequence[Pair], fields: RequestFields) -> dict[str, Any]:
     """A round of the training game: a corrupted text, which tokens were replaced, and each discriminator's scores."""
-    text = fields.text()
-    pair = pairs[fields.integer("model", 0, len(pairs) - 1, 0)]
+    text, pair = fields.text(), pair_with_generator(pairs, fields)
     rate = fields.number("rate", 0.01, 0.9, 0.15)
     temperature = fields.number("temperature", 0.1, 10.0, 1.0)
     seed = fields.integer("seed", 0, 2**53 - 1, 0)  # what JavaScript can count
     fields.done()
-    require_generator(pair)
-    return lambda: game_round(pairs, pair, text, rate, temperature, seed)
-
-
-def game_round(
-    pairs: Sequence[Pair], pair: Pair, text: str, rate: float, temperature: float, seed: int
-) -> dict[str, Any]:
     encoded = pair.encode(text)
     if all(token.is_special for token in encoded.tokens):
         raise RequestError("there is no word to replace: type a sentence first")
@@ -181,11 +161,11 @@ def game_round(
             {
                 "before": " " if part.startswith(" ") else "",
                 "text": part.removeprefix(" "),
-                "original": pair.spelling.word(token.piece),
+                "original": pair.spelling.word(token.token),
                 "is_special": token.is_special,
                 "is_chosen": played.is_chosen[place + 1],
                 "is_replaced": played.is_replaced[place + 1],
-                "p": [None if token.is_special or each is None else each[place] for each in scores],
+                "p": [None if token.is_special else rounded(each[place]) for each in scores],
             }
             for place, (token, part) in enumerate(zip(encoded.tokens, parts, strict=True))
         ],
@@ -193,28 +173,25 @@ def game_round(
     }
 
 
-def scores_of_round(one: Pair, player: Pair, ids: Sequence[int], parts: Sequence[str]) -> list[float | None] | None:
+def scores_of_round(one: Pair, player: Pair, ids: Sequence[int], parts: Sequence[str]) -> Sequence[float | None]:
     """A discriminator's scores of a row of another pair's tokens; with another vocabulary it reads them as text."""
     if one.discriminator is None:
-        return None
-    if one.vocabulary == player.vocabulary and len(ids) <= one.max_tokens:
-        return [finite(score) for score in one.replaced(ids)[1:-1]]
-    return [None if score is None else finite(score) for score in one.replaced_in(parts)]
+        return [None] * len(parts)
+    can_read = one.vocabulary == player.vocabulary and len(ids) <= one.max_tokens
+    return one.replaced(ids)[1:-1] if can_read else one.replaced_in(parts)
 
 
-def require_generator(pair: Pair) -> None:
+def pair_with_generator(pairs: Sequence[Pair], fields: RequestFields) -> Pair:
+    pair = pairs[fields.integer("model", 0, len(pairs) - 1, 0)]
     if pair.generator is None:
         raise RequestError(f"{pair.name} has no generator, which this needs; start with --generator NAME", 409)
+    return pair
 
 
-def finite(score: float) -> float | None:
+def rounded(score: float | None) -> float | None:
     """JSON has no NaN, which a model that has diverged computes."""
-    return round(score, 6) if math.isfinite(score) else None
+    return None if score is None or not math.isfinite(score) else round(score, 6)
 
 
-ENDPOINTS: dict[str, Callable[[Sequence[Pair], RequestFields], Callable[[], dict[str, Any]]]] = {
-    "tokens": tokens,
-    "guesses": predictions,
-    "round": game,
-}
-"""By the last part of the address. Each checks the fields at once and returns a function that computes the answer."""
+ENDPOINTS = {"tokens": tokens, "predictions": predictions, "round": game_round}
+"""By the last part of the address."""

@@ -5,6 +5,7 @@ and the models run in one thread, behind a short queue.
 """
 
 import asyncio
+import functools
 import ipaddress
 import json
 import mimetypes
@@ -53,8 +54,8 @@ def make_app(pairs: Sequence[Pair], host: str = "127.0.0.1") -> ASGIApp:
     queue = AnswerQueue(pairs)
 
     async def answer(request: Request) -> JSONResponse:
-        fields = RequestFields.of(await read_json(request))
-        compute = ENDPOINTS[request.url.path.rpartition("/")[2]](pairs, fields)
+        fields = RequestFields(await read_json(request))
+        compute = functools.partial(ENDPOINTS[request.url.path.rpartition("/")[2]], pairs, fields)
         return JSONResponse(await queue.answer(compute, request))
 
     async def answer_about(request: Request) -> JSONResponse:
@@ -200,7 +201,7 @@ async def until_disconnect(request: Request) -> None:
 
 
 def error_response(error: RequestError) -> JSONResponse:
-    return JSONResponse({"error": error.message}, error.status, error.headers)
+    return JSONResponse({"error": str(error)}, error.status, error.headers)
 
 
 async def on_request_error(request: Request, error: RequestError) -> JSONResponse:

@@ -1,5 +1,7 @@
 """Opens a pair of networks: an exported folder, a run, a checkpoint, one model alone, or a name on the hub."""
 
+import contextlib
+import functools
 import json
 import os
 import re
@@ -25,9 +27,9 @@ HUB_NAME = r"[\w.-]+/[\w.-]+|[\w-][\w.-]*"
 def open_pair(place: str | os.PathLike[str], generator: str | os.PathLike[str] | None = None) -> Pair:
     """Open the networks of a place. generator: where to find one for a discriminator that has none beside it."""
     place = os.fspath(place)
-    folders = find_networks(place)
+    folders = find_folders(place)
     if generator is not None and "words" not in folders:
-        others = find_networks(os.fspath(generator))
+        others = find_folders(os.fspath(generator))
         if "words" not in others:
             raise UserError(f"--generator {generator} predicts no words; name a model with a head for masked words")
         folders["words"] = others["words"]
@@ -35,12 +37,9 @@ def open_pair(place: str | os.PathLike[str], generator: str | os.PathLike[str] |
     tokenizer = load_tokenizer(folders.get("replaced") or folders["words"])
     for folder in folders.values():
         check_vocabulary(tokenizer, folder)
-    networks = {head: load(folder, head, tokenizer) for head, folder in folders.items()}
-    lengths = [max_length_of(network) for network in networks.values()]
-    longest = tokenizer.config.get("model_max_length")
-    if isinstance(longest, int):
-        lengths.append(longest)
-    max_tokens = min(MAX_TOKENS, *lengths)
+    networks = {head: load_network(folder, head, tokenizer) for head, folder in folders.items()}
+    lengths = [tokenizer.config.get("model_max_length"), *map(max_length_of, networks.values())]
+    max_tokens = min(MAX_TOKENS, *(length for length in lengths if isinstance(length, int)))
     return Pair(name_of(place), tokenizer, max_tokens, networks.get("words"), networks.get("replaced"))
 
 
@@ -54,7 +53,7 @@ def name_of(place: str) -> str:
 # --- finding the networks ---
 
 
-def find_networks(place: str) -> dict[HeadKind, Path]:
+def find_folders(place: str) -> dict[HeadKind, Path]:
     """The folders of the networks, by the kind of their head."""
     folder = Path(place).expanduser()
     if not folder.exists():
@@ -67,7 +66,7 @@ def find_networks(place: str) -> dict[HeadKind, Path]:
             raise UserError(f"the run {folder} has no checkpoint yet; wait for its first one")
         folder = checkpoint
     inside = [folder / name for name in layout.NETWORKS]
-    candidates = [one for one in (folder, *inside) if "model_type" in read_config(one)]
+    candidates = [one for one in (folder, *inside) if "model_type" in config_of(one)]
     if not candidates:
         raise UserError(
             f"no model in {place}: it has neither a config.json of transformers, nor discriminator/ or generator/ with one; "
@@ -86,19 +85,18 @@ def from_hub(name: str) -> Path:
     load_tokenizer(name)  # one line if there is no such name, or no connection
     from huggingface_hub import snapshot_download
 
-    for is_local in (True, False):
-        try:
-            folder = Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=is_local))
-        except Exception as error:  # of the network or of the hub: they have no common class
-            if is_local:
-                continue
-            raise UserError(f"cannot load {name!r} from the hub: {one_line(error)}") from None
-        if not is_local or any(folder.glob("*.safetensors")):
-            break
-    return folder
+    download = functools.partial(snapshot_download, name, allow_patterns=HUB_FILES)
+    with contextlib.suppress(Exception):  # not in the cache
+        folder = Path(download(local_files_only=True))
+        if any(folder.glob("*.safetensors")):
+            return folder
+    try:
+        return Path(download())
+    except Exception as error:  # of the network or of the hub: they have no common class
+        raise UserError(f"cannot load {name!r} from the hub: {one_line(error)}") from None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def config_of(folder: Path) -> dict[str, Any]:
     """The config.json of a folder; empty where there is none."""
     path = folder / "config.json"
     if not path.is_file():
@@ -112,7 +110,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def head_of(folder: Path) -> HeadKind:
     """The kind of head, by the class that the weights were saved from."""
-    names = read_config(folder).get("architectures") or ["model without a head"]
+    names = config_of(folder).get("architectures") or ["model without a head"]
     name = str(names[0])
     if name == "ElectraForPreTraining" or name.endswith("ForTokenClassification"):
         return "replaced"
@@ -139,14 +137,13 @@ def check_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
         )
 
 
-def load(folder: Path, head: HeadKind, tokenizer: TokenizerFiles) -> nn.Module:
+def load_network(folder: Path, head: HeadKind, tokenizer: TokenizerFiles) -> nn.Module:
     """A network that fits the tokenizer, with the interface of our own networks."""
     import transformers
 
-    config = read_config(folder)
     if head == "words":
         kind: Any = transformers.AutoModelForMaskedLM
-    elif config["model_type"] == "electra" and config["architectures"][0] == "ElectraForPreTraining":
+    elif config_of(folder)["architectures"][0] == "ElectraForPreTraining":
         kind = transformers.ElectraForPreTraining
     else:
         kind = transformers.AutoModelForTokenClassification

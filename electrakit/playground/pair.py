@@ -33,28 +33,26 @@ class Spelling:
     @classmethod
     def of(cls, tokenizer: Tokenizer, vocabulary: Sequence[str]) -> "Spelling":
         for mark in BEGINS:
-            if sum(piece.startswith(mark) for piece in vocabulary) > len(vocabulary) // 10:
+            if sum(token.startswith(mark) for token in vocabulary) > len(vocabulary) // 10:
                 return cls(tokenizer, mark)
         return cls(tokenizer, None)
 
-    def is_continued(self, piece: str) -> bool:
+    def is_continued(self, token: str) -> bool:
         """Whether a token continues the word before it."""
-        return piece.startswith(CONTINUES) if self.begins is None else not piece.startswith(self.begins)
+        return token.startswith(CONTINUES) if self.begins is None else not token.startswith(self.begins)
 
-    def word(self, piece: str) -> str:
+    def word(self, token: str) -> str:
         """The token without its mark."""
-        if self.begins is None:
-            return piece.removeprefix(CONTINUES)
         if self.begins == BYTE_LEVEL and self.tokenizer.decoder is not None:
-            return self.tokenizer.decoder.decode([piece]).strip()
-        return piece.removeprefix(self.begins)
+            return self.tokenizer.decoder.decode([token]).strip()
+        return token.removeprefix(self.begins or CONTINUES)
 
 
 @dataclass(frozen=True)
 class Token:
     """A token of a text, and where it stands there."""
 
-    piece: str
+    token: str
     """Its entry in the vocabulary."""
     before: str
     """The text between the token before and this one: mostly a space, or empty."""
@@ -83,7 +81,7 @@ class EncodedText:
 class TokenPrediction:
     """A token that the generator predicts somewhere, and its probability there."""
 
-    piece: str
+    token: str
     probability: float
     text: str
     """The full text with this token in its place."""
@@ -94,7 +92,7 @@ class TokenPredictions:
     """The best predictions for one place, and the probability and rank of the token that stands there."""
 
     best: list[TokenPrediction]
-    piece: str
+    token: str
     probability: float
     rank: int
     """From 1."""
@@ -139,20 +137,18 @@ class Pair:
     def encode(self, text: str) -> EncodedText:
         """The tokens of a text, as many as fit into the model. `[MASK]` in the text is the mask."""
         encoding = self.tokenizer.tokenizer.encode(text, add_special_tokens=False)
-        room = self.max_tokens - 2
+        num_cut = max(0, len(encoding.ids) - (self.max_tokens - 2))
+        encoding.truncate(self.max_tokens - 2)
         tokens: list[Token] = []
         end = 0
-        for number, word, (start, stop) in list(zip(encoding.ids, encoding.word_ids, encoding.offsets, strict=True))[
-            :room
-        ]:
+        for number, word, (start, stop) in zip(encoding.ids, encoding.word_ids, encoding.offsets, strict=True):
             start, stop = max(start, end), max(stop, end)  # tokens of one character may overlap
             word = -1 - len(tokens) if word is None else word  # some tokenizers give special tokens no word
             is_special = number in self.special.never_chosen
             tokens.append(Token(self.vocabulary[number], text[end:start], text[start:stop], word, is_special))
             end = stop
         ids = self.tokenizer.special_ids
-        row = [ids["cls"], *encoding.ids[:room], ids["sep"]]
-        return EncodedText(row, tokens, text[end:], max(0, len(encoding.ids) - room))
+        return EncodedText([ids["cls"], *encoding.ids, ids["sep"]], tokens, text[end:], num_cut)
 
     @torch.no_grad()
     def replaced(self, ids: Sequence[int]) -> list[float]:
@@ -174,27 +170,24 @@ class Pair:
         """What the generator predicts in the place of one token, which is hidden from it."""
         scores = self.token_probabilities(encoded.ids, place + 1)  # behind [CLS]
         best = scores[: len(self.vocabulary)].topk(min(count, len(self.vocabulary)))
-        found = zip(*(each.tolist() for each in best), strict=True)
+        tokens = [self.vocabulary[number] for number in best.indices.tolist()]
+        predictions = [
+            TokenPrediction(token, score, self.text_with(encoded, place, token))
+            for token, score in zip(tokens, best.values.tolist(), strict=True)
+        ]
         here = scores[encoded.ids[place + 1]]
-        return TokenPredictions(
-            [
-                TokenPrediction(self.vocabulary[number], score, self.text_with(encoded, place, self.vocabulary[number]))
-                for score, number in found
-            ],
-            encoded.tokens[place].piece,
-            here.item(),
-            int((scores > here).sum()) + 1,
-        )
+        rank = int((scores > here).sum()) + 1
+        return TokenPredictions(predictions, encoded.tokens[place].token, here.item(), rank)
 
-    def text_with(self, encoded: EncodedText, place: int, piece: str) -> str:
+    def text_with(self, encoded: EncodedText, place: int, token: str) -> str:
         """The text with another token at a place, with spaces so that it is tokenized as meant."""
         parts = [(token.before, token.text) for token in encoded.tokens]
         before, _ = parts[place]
-        if self.spelling.is_continued(piece):
+        if self.spelling.is_continued(token):
             before = before.rstrip()
-        elif place and not before and self.spelling.is_continued(encoded.tokens[place].piece):
+        elif place and not before and self.spelling.is_continued(encoded.tokens[place].token):
             before = " "
-        parts[place] = before, self.spelling.word(piece)
+        parts[place] = before, self.spelling.word(token)
         return "".join(f"{before}{text}" for before, text in parts) + encoded.tail
 
     @torch.no_grad()
@@ -222,9 +215,9 @@ class Pair:
 
         As the model sees them: neither capitals nor spaces tell which of them are original.
         """
-        pieces = [self.vocabulary[number] for number in ids[1:-1]]
-        spaces = [bool(place) and not self.spelling.is_continued(piece) for place, piece in enumerate(pieces)]
-        return [" " * space + self.spelling.word(piece) for space, piece in zip(spaces, pieces, strict=True)]
+        tokens = [self.vocabulary[number] for number in ids[1:-1]]
+        spaces = [bool(place) and not self.spelling.is_continued(token) for place, token in enumerate(tokens)]
+        return [" " * space + self.spelling.word(token) for space, token in zip(spaces, tokens, strict=True)]
 
     def replaced_in(self, parts: Sequence[str]) -> list[float | None]:
         """The probability that each part of a text was replaced, by another tokenizer: that of its most suspicious token."""

@@ -39,16 +39,12 @@ def play(
     with contextlib.suppress(KeyboardInterrupt), listening(host, port) as listener:
         pairs = open_pairs(config.models, config.generator)
         for pair in pairs:
-            console.print(describe_networks(pair), markup=False, soft_wrap=True)
+            console.out(describe_networks(pair))
         address = address_of(listener, host)
         if not is_loopback(host):
-            console.print(
-                f"{host} is not only this machine: whoever can reach it can use the page and the models.",
-                style="yellow",
-                markup=False,
-                soft_wrap=True,
-            )
-        console.print(f"Playground: {address}  (Ctrl-C ends it)", markup=False, soft_wrap=True)
+            warning = f"{host} is not only this machine: whoever can reach it can use the page and the models."
+            console.out(warning, style="yellow")
+        console.out(f"Playground: {address}  (Ctrl-C ends it)")
         if browser:
             threading.Thread(target=webbrowser.open, args=[address], daemon=True).start()
         server_of(make_app(pairs, host)).run([listener])
@@ -68,11 +64,10 @@ def playing(pairs: Sequence[Pair], host: str = "127.0.0.1", port: int = 0) -> It
             thread.join()
 
 
-def open_pairs(models: Place | Sequence[Place], generator: Place | None = None) -> list[Pair]:
-    places = [models] if isinstance(models, str | os.PathLike) else list(models)
-    pairs = [open_pair(place, generator) for place in places]
+def open_pairs(models: Sequence[Place], generator: Place | None = None) -> list[Pair]:
+    pairs = [open_pair(place, generator) for place in models]
     if len(pairs) == 2 and pairs[0].name == pairs[1].name:  # hf/a/mine and hf/b/mine
-        for pair, place in zip(pairs, places, strict=True):
+        for pair, place in zip(pairs, models, strict=True):
             pair.name = os.fspath(place)
     for pair in pairs:
         warm_up(pair)
@@ -90,11 +85,11 @@ def warm_up(pair: Pair) -> None:
 
 
 def describe_networks(pair: Pair) -> str:
-    parts = [
-        f"{role}: {about['family']}, {about['parameters'] / 1e6:.1f} M parameters" if about else f"no {role}"
-        for role in ("discriminator", "generator")
-        for about in [describe(pair)[role]]
-    ]
+    about, parts = describe(pair), []
+    for role in ("discriminator", "generator"):
+        network = about[role]
+        size = network and f"{network['family']}, {network['parameters'] / 1e6:.1f} M parameters"
+        parts.append(f"{role}: {size}" if network else f"no {role}")
     return f"{pair.name}  ({'; '.join(parts)})"
 
 

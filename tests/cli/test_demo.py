@@ -1,14 +1,28 @@
 """The demo, as `make demo` runs it."""
 
+import io
 import re
 import subprocess
 import sys
 
 import pytest
+import torch
+from rich.console import Console
+from rich.text import Text
+from transformers import AutoModelForMaskedLM, AutoTokenizer, ElectraForPreTraining
 
-from electrakit import Batches, load_tokenizer
-from electrakit.cli.demo import MISPLACED, write_corpus
+from electrakit import Batches, load_tokenizer, pretrain
+from electrakit.cli.demo import (
+    MISPLACED,
+    NUM_PREDICTIONS,
+    Swap,
+    print_predictions,
+    print_swaps,
+    score_gap,
+    write_corpus,
+)
 from electrakit.data.read import docstrings
+from electrakit.playground.open import open_pair
 from electrakit.runs.files import read_metrics
 from tests.helpers.processes import HANG
 
@@ -72,3 +86,81 @@ def test_misplaced_words_are_as_common_as_the_right_ones():
     """Else the demo would show how well the model knows rare words, and nothing about context."""
     assert sorted(swap.odd for swap in MISPLACED) == sorted(swap.right for swap in MISPLACED)
     assert all(swap.odd != swap.right for swap in MISPLACED)
+
+
+# What a trained pair says about sentences
+
+SWAPS = [
+    Swap("bad {} and more", right="gold", odd="leopard"),
+    Swap("{} is good", right="it", odd="sleep"),
+    Swap("some gold is {}", right="a", odd="market"),
+]
+
+
+def printed(print_it, *arguments):
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=120, highlight=False)
+    print_it(*arguments, screen)
+    return screen.file.getvalue()
+
+
+@pytest.mark.parametrize("preset", ["tiny", "modern_tiny"])
+def test_predictions_are_those_of_transformers(tiny, preset):
+    checkpoint = pretrain(tiny(preset=preset, steps=4)).checkpoint
+    text = "bad [MASK] gold and more"
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint / "generator")
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    with torch.no_grad():
+        logits = AutoModelForMaskedLM.from_pretrained(checkpoint / "generator").eval()(ids).logits[0]
+    best = logits[ids[0] == tokenizer.mask_token_id][0].softmax(-1).topk(NUM_PREDICTIONS)
+    tokens = tokenizer.convert_ids_to_tokens(best.indices.tolist())
+    wanted = [f"{token} {score:.0%}" for token, score in zip(tokens, best.values.tolist(), strict=True)]
+    shown = Text.from_ansi(printed(print_predictions, open_pair(checkpoint), [text])).plain
+    assert shown.split() == ["bad", "____", "gold", "and", "more", *" ".join(wanted).split()]
+
+
+def test_a_score_is_about_the_word_in_the_gap(tiny):
+    checkpoint = pretrain(tiny(steps=4)).checkpoint
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint / "discriminator")
+    model = ElectraForPreTraining.from_pretrained(checkpoint / "discriminator").eval()
+    for swap in SWAPS:
+        for word in (swap.right, swap.odd):
+            sentence = swap.sentence.replace("{}", word)
+            start = sentence.index(word)
+            inputs = tokenizer(sentence, return_tensors="pt", return_offsets_mapping=True)
+            offsets = inputs.pop("offset_mapping")[0].tolist()
+            is_gap = [start <= first < last <= start + len(word) for first, last in offsets]
+            tokens = [token for token, inside in zip(tokenizer.tokenize(sentence), is_gap[1:-1], strict=True) if inside]
+            assert "".join(token.removeprefix("##") for token in tokens) == word
+            with torch.no_grad():
+                scores = model(**inputs).logits[0].sigmoid()
+            wanted = scores[torch.tensor(is_gap)].mean().item()
+            assert score_gap(open_pair(checkpoint), swap.sentence, word) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_odd_and_right_stand_one_below_the_other_and_are_counted_as_they_are(tiny):
+    pair = open_pair(pretrain(tiny(steps=1)).checkpoint)
+    turned = [Swap(swap.sentence, right=swap.odd, odd=swap.right) for swap in SWAPS]
+    same = [Swap(swap.sentence, right=swap.odd, odd=swap.odd) for swap in SWAPS]
+    num_found = []
+    for swaps in (SWAPS, turned, same):
+        plain = Text.from_ansi(printed(print_swaps, pair, swaps)).plain.splitlines()
+        for swap, odd, right in zip(swaps, plain[::2], plain[1::2], strict=False):
+            scores = [score_gap(pair, swap.sentence, word) for word in (swap.odd, swap.right)]
+            is_found = "higher" if scores[0] > scores[1] else "not higher"
+            assert odd.split() == [
+                *swap.sentence.replace("{}", swap.odd).split(),
+                f"{scores[0]:.1%}",
+                *is_found.split(),
+            ]
+            assert right.split() == [*swap.sentence.replace("{}", swap.right).split(), f"{scores[1]:.1%}"]
+        assert plain[-1].strip().endswith("odd words got a higher probability than the right word there.")
+        num_found.append(int(re.match(r" *(\d) of 3 ", plain[-1])[1]))
+    assert num_found[0] + num_found[1] == 3 and num_found[2] == 0
+
+
+def test_the_words_in_question_are_in_colour(tiny):
+    pair = open_pair(pretrain(tiny(steps=1)).checkpoint)
+    shown = printed(print_swaps, pair, [Swap("bad {} and", right="a", odd="b")])
+    assert "bad \x1b[1;35mb\x1b[0m and" in shown and "bad \x1b[1;36ma\x1b[0m and" in shown  # magenta, cyan
+    predicted = printed(print_predictions, pair, ["bad [MASK] gold"])
+    assert "\x1b[1;35m____\x1b[0m" in predicted and predicted.count("%") == NUM_PREDICTIONS

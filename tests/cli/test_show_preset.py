@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from electrakit import presets
-from electrakit.cli.preset_arguments import config_from_arguments, option_names, parse_changes
+from electrakit.cli.preset_arguments import config_from_arguments, option_names
 from electrakit.cli.show_preset import find_warnings, print_config, show
 from electrakit.common.errors import UserError
 from electrakit.config.pretrain import override, with_special_ids
@@ -176,11 +176,13 @@ def test_every_option_that_help_lists_is_known(name, capsys):
     assert listed - {"--generator"} == known - {"--generator"}  # `--generator none` is the preset's own
 
 
-def test_a_flag_that_is_on_can_be_switched_off():
+def test_a_flag_that_is_on_can_be_switched_off(tmp_path):
     config = presets.tiny(compile=True, objective={"official": True})
+    (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
     arguments = ["--no-compile", "--objective.no-official"]
     assert set(arguments) < set(option_names(config))
-    assert parse_changes(config, arguments, prog="electra show tiny") == presets.tiny()
+    path = str(tmp_path / "config.json")
+    assert config_from_arguments(["--config", path, *arguments], verb="show") == (path, presets.tiny())
 
 
 def test_help_lists_the_presets_and_their_settings(capsys):

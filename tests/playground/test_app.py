@@ -73,20 +73,24 @@ def test_tokens_are_those_of_the_pair(client, pairs):
     answer = client.post("/api/tokens", json={"text": TEXT}).json()["models"]
     for found, pair in zip(answer, pairs, strict=True):
         encoded = pair.encode(TEXT)
-        assert [token["piece"] for token in found["tokens"]] == [token.piece for token in encoded.tokens]
+        assert [token["token"] for token in found["tokens"]] == [token.token for token in encoded.tokens]
         assert "".join(token["before"] + token["text"] for token in found["tokens"]) + found["tail"] == TEXT
         assert [token["p"] for token in found["tokens"]] == pytest.approx(pair.replaced(encoded.ids)[1:-1], abs=1e-6)
     assert len(answer[0]["tokens"]) == len(answer[1]["tokens"]) + 2  # another vocabulary, other pieces
 
 
-def test_guesses_come_with_the_text_that_each_would_make(client, pairs):
-    answer = client.post("/api/guesses", json={"text": TEXT, "model": 0, "place": 4}).json()
-    assert answer["here"]["piece"] == "golf" and len(answer["guesses"]) == 8
+def test_predictions_come_with_the_text_that_each_would_make(client, pairs):
+    answer = client.post("/api/predictions", json={"text": TEXT, "model": 0, "place": 4}).json()
+    assert answer["here"]["token"] == "golf" and len(answer["predictions"]) == 8
     found = pairs[0].predictions(pairs[0].encode(TEXT), 4)
-    assert [(one["piece"], one["text"]) for one in answer["guesses"]] == [(one.piece, one.text) for one in found.best]
-    assert [one["p"] for one in answer["guesses"]] == pytest.approx([one.probability for one in found.best], abs=1e-6)
-    assert "needs" in refusal(client.post("/api/guesses", json={"text": TEXT, "model": 1, "place": 0}))
-    assert "has 10 tokens" in refusal(client.post("/api/guesses", json={"text": TEXT, "place": 10}))
+    assert [(one["token"], one["text"]) for one in answer["predictions"]] == [
+        (one.token, one.text) for one in found.best
+    ]
+    assert [one["p"] for one in answer["predictions"]] == pytest.approx(
+        [one.probability for one in found.best], abs=1e-6
+    )
+    assert "needs" in refusal(client.post("/api/predictions", json={"text": TEXT, "model": 1, "place": 0}))
+    assert "has 10 tokens" in refusal(client.post("/api/predictions", json={"text": TEXT, "place": 10}))
 
 
 def test_a_round_is_the_same_for_the_same_seed_and_asks_every_discriminator(client, pairs):
@@ -118,7 +122,7 @@ def test_what_is_there_is_told(client):
 
 
 def test_a_generator_alone_gives_tokens_without_scores(tmp_path):
-    with playing(open_pairs(write_generator(tmp_path))) as address:
+    with playing(open_pairs([write_generator(tmp_path)])) as address:
         answer = asked(address, "tokens").json()["models"][0]
         assert {token["p"] for token in answer["tokens"]} == {None}
         played = asked(address, "round").json()
@@ -167,7 +171,7 @@ def test_every_answer_has_the_headers_that_keep_a_browser_safe(client):
         *['{"text": "a", "more": 1}', json.dumps({"text": "a" * (MAX_CHARACTERS + 1)})],
     ],
 )
-@pytest.mark.parametrize("question", ["tokens", "guesses", "round"])
+@pytest.mark.parametrize("question", ["tokens", "predictions", "round"])
 def test_bad_bodies_are_refused(client, question, body):
     refusal(client.post(f"/api/{question}", content=body, headers={"content-type": "application/json"}))
 
@@ -175,8 +179,8 @@ def test_bad_bodies_are_refused(client, question, body):
 @pytest.mark.parametrize(
     ("question", "field"),
     [
-        *[("guesses", {"place": value}) for value in (-1, 1.0, True, "0", None, 10**30, [])],
-        *[("guesses", {"place": 0, "model": value}) for value in (-1, 2, 0.0, False, "0", None)],
+        *[("predictions", {"place": value}) for value in (-1, 1.0, True, "0", None, 10**30, [])],
+        *[("predictions", {"place": 0, "model": value}) for value in (-1, 2, 0.0, False, "0", None)],
         *[("round", {"rate": value}) for value in (0, -0.1, 1, "0.15", None, True)],
         *[("round", {"temperature": value}) for value in (0, -1, 1e9, "hot")],
         *[("round", {"seed": value}) for value in (-1, 0.5, 2**53, 10**400, "1")],
@@ -346,7 +350,7 @@ QUESTION = st.fixed_dictionaries({"text": ANY_JSON | st.text(max_size=200)}, opt
 
 
 @settings(deadline=None, max_examples=120)
-@given(body=ANY_JSON | QUESTION, question=st.sampled_from(["tokens", "guesses", "round"]))
+@given(body=ANY_JSON | QUESTION, question=st.sampled_from(["tokens", "predictions", "round"]))
 def test_any_json_gets_an_answer_or_a_refusal(client, body, question):
     headers = {"content-type": "application/json"}
     answer = client.post(f"/api/{question}", content=json.dumps(body), headers=headers)
@@ -415,7 +419,7 @@ def test_what_cannot_be_served_is_said_in_one_line(folder, tmp_path):
     pair.discriminator.model.save_pretrained(tmp_path / "nan")
     open_pair(folder).tokenizer.save(tmp_path / "nan")
     with pytest.raises(ek.UserError, match="NaN"):
-        open_pairs(tmp_path / "nan")
+        open_pairs([tmp_path / "nan"])
 
 
 @pytest.mark.long

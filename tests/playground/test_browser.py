@@ -87,24 +87,24 @@ def test_typing_colours_every_token_by_its_probability(page, pairs):
     )
 
 
-def test_a_guess_can_be_put_in_and_taken_back(page, pairs):
+def test_a_prediction_can_be_put_in_and_taken_back(page, pairs):
     write(page, TEXT)
     page.locator("#read button.token").nth(2).click()
-    page.wait_for_selector(".guess")
+    page.wait_for_selector(".prediction")
     best = pairs[0].predictions(pairs[0].encode(TEXT), 2).best
-    assert page.locator(".guess").evaluate_all("all => all.map(one => one.dataset.piece)") == [
-        one.piece for one in best
+    assert page.locator(".prediction").evaluate_all("all => all.map(one => one.dataset.token)") == [
+        one.token for one in best
     ]
-    number, guess = next(
-        (number, one) for number, one in enumerate(best) if one.piece.isalpha() and one.piece != "owner"
+    number, prediction = next(
+        (number, one) for number, one in enumerate(best) if one.token.isalpha() and one.token != "owner"
     )
     with page.expect_response("**/api/tokens"):
-        page.locator(".guess").nth(number).click()
-    assert page.input_value("#text") == guess.text
+        page.locator(".prediction").nth(number).click()
+    assert page.input_value("#text") == prediction.text
     page.wait_for_function(
-        f"() => document.querySelectorAll('#read button.token .text')[2].textContent === '{guess.piece}'"
+        f"() => document.querySelectorAll('#read button.token .text')[2].textContent === '{prediction.token}'"
     )
-    assert page.locator("#guesses").is_hidden()
+    assert page.locator("#predictions").is_hidden()
     with page.expect_response("**/api/tokens"):
         page.click("#undo")
     assert page.input_value("#text") == TEXT and page.locator("#undo").is_disabled()
@@ -115,15 +115,15 @@ def test_everything_can_be_done_with_the_keyboard(page):
     page.locator("#read button.token").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".guess")
-    assert page.locator("#guesses-title").text_content() == "café"
+    page.wait_for_selector(".prediction")
+    assert page.locator("#predictions-title").text_content() == "café"
     page.keyboard.press("ArrowDown")
-    assert page.evaluate("() => document.activeElement === document.querySelectorAll('.guess')[1]")
+    assert page.evaluate("() => document.activeElement === document.querySelectorAll('.prediction')[1]")
     page.keyboard.press("Escape")
-    assert page.locator("#guesses").is_hidden()
+    assert page.locator("#predictions").is_hidden()
     assert page.evaluate("() => document.activeElement.textContent").startswith("café")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".guess")
+    page.wait_for_selector(".prediction")
     with page.expect_response("**/api/tokens"):
         page.keyboard.press("Enter")
     assert page.input_value("#text") != TEXT
@@ -159,7 +159,7 @@ def test_a_round_of_the_game_is_played_and_counted(page, pairs):
     assert "marked 3" in page.locator("#marked").text_content()
     page.click("#show")
     assert page.locator("#stage .replaced").count() == len(truth)
-    originals = [pair.spelling.word(pair.encode(TEXT).tokens[place].piece) for place in truth]
+    originals = [pair.spelling.word(pair.encode(TEXT).tokens[place].token) for place in truth]
     assert page.locator("#stage .was").all_text_contents() == [f"was {word}" for word in originals]
     scores = pair.replaced(played.corrupted)[1:-1]
     marked = {place for place, score in enumerate(scores) if score >= 0.5}
@@ -268,9 +268,9 @@ def test_two_models_read_the_same_text_side_by_side(chromium, pairs):
         assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
         assert tokens(page, 0)[-4:] == ["un", "happi", "ly", "!"] and tokens(page, 1)[-2:] == ["unhappily", "!"]
         page.locator(".reading").nth(1).locator("button.token").nth(6).click()
-        page.wait_for_selector(".guess")
+        page.wait_for_selector(".prediction")
         with page.expect_response("**/api/tokens"):
-            page.locator(".guess").first.click()
+            page.locator(".prediction").first.click()
         page.wait_for_function("() => !document.querySelector('#status').classList.contains('busy')")
         assert "".join(tokens(page, 0)) == "".join(tokens(page, 1)) != TEXT.replace(" ", "")
         page.click("#tab-game")
@@ -284,17 +284,17 @@ def test_two_models_read_the_same_text_side_by_side(chromium, pairs):
 @pytest.mark.parametrize("kind", ["discriminator", "generator"])
 def test_what_half_a_pair_cannot_do_is_said_with_the_reason(chromium, tmp_path, kind):
     make = write_discriminator if kind == "discriminator" else write_generator
-    with playing(open_pairs(make(tmp_path / kind))) as address, opened(chromium, address) as page:
+    with playing(open_pairs([make(tmp_path / kind)])) as address, opened(chromium, address) as page:
         write(page, TEXT)
         page.locator("#read button.token").first.click()
         if kind == "discriminator":
-            assert "takes a generator" in page.locator("#guesses .note").text_content()
+            assert "takes a generator" in page.locator("#predictions .note").text_content()
             page.keyboard.press("Escape")
             page.click("#tab-game")
             assert page.locator("#corrupt").is_disabled()
             assert "needs a generator" in page.locator("#game-note").text_content()
         else:
-            page.wait_for_selector(".guess")
+            page.wait_for_selector(".prediction")
             page.keyboard.press("Escape")
             assert "no discriminator" in page.locator(".reading .notice").text_content()
             assert set(page.locator("#read .number").all_text_contents()) == {"·"}
@@ -325,9 +325,12 @@ def test_it_fits_on_a_phone_in_light_and_dark(chromium, pairs, scheme):
         rows = page.locator("#read button.token").evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
         assert rows[6] == rows[7] == rows[8]  # wherever the line breaks: the pieces of a word stay together
         page.locator("#read button.token").nth(2).click()
-        page.wait_for_selector(".guess")
+        page.wait_for_selector(".prediction")
         assert fits()
-        sheet, token = page.locator("#guesses").bounding_box(), page.locator("#read button.token").nth(2).bounding_box()
+        sheet, token = (
+            page.locator("#predictions").bounding_box(),
+            page.locator("#read button.token").nth(2).bounding_box(),
+        )
         assert 0 <= token["y"] < sheet["y"]  # both are in sight
         page.keyboard.press("Escape")
         page.click("#tab-game")

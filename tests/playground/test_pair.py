@@ -50,7 +50,7 @@ def test_answers_are_those_of_transformers(tmp_path, family):
     fill = transformers.pipeline("fill-mask", str(folder / "generator"), top_k=8)
     place = encoded.ids.index(tokenizer.mask_token_id) - 1
     found = pair.predictions(encoded, place, 8)
-    assert [(guess.piece, pytest.approx(guess.probability, rel=1e-4)) for guess in found.best] == [
+    assert [(prediction.token, pytest.approx(prediction.probability, rel=1e-4)) for prediction in found.best] == [
         (tokenizer.convert_ids_to_tokens(one["token"]), one["score"]) for one in fill(TEXT)
     ]
 
@@ -64,14 +64,14 @@ def test_a_classifier_with_one_label_is_the_logit(tmp_path):
     assert pair.replaced(ids) == pytest.approx(wanted.tolist(), rel=1e-4)
 
 
-def test_guesses_hide_the_token_and_rank_it(pair):
+def test_predictions_hide_the_token_and_rank_it(pair):
     encoded = pair.encode("the owner plays golf")
     found = pair.predictions(encoded, 2, 5)
     scores = pair.token_probabilities(encoded.ids, 3)
     with_other = [*encoded.ids]
     with_other[3] = VOCABULARY.index("cat")  # the generator does not see what stands there
     assert torch.equal(pair.token_probabilities(with_other, 3), scores)
-    assert found.piece == "plays" and found.probability == pytest.approx(scores[encoded.ids[3]].item())
+    assert found.token == "plays" and found.probability == pytest.approx(scores[encoded.ids[3]].item())
     assert found.rank == 1 + sum(score > scores[encoded.ids[3]] for score in scores)
     assert found.best[0].probability == scores.max() and len(found.best) == 5
 
@@ -89,7 +89,7 @@ def test_tokens_and_what_stands_between_them_are_the_text_again(pair, text):
 
 def test_normalised_tokens_lead_back_to_what_was_typed(pair):
     encoded = pair.encode("The CAFÉ unhappily")
-    shown = [(token.piece, token.text, token.word) for token in encoded.tokens]
+    shown = [(token.token, token.text, token.word) for token in encoded.tokens]
     assert shown == [
         ("the", "The", 0),
         ("cafe", "CAFÉ", 1),
@@ -107,7 +107,7 @@ def test_what_the_model_has_no_room_for_is_counted_and_kept(pair):
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "piece", "wanted"),
+    ("text", "place", "token", "wanted"),
     [
         ("The owner plays.", 1, "cafe", "The cafe plays."),
         ("unhappily", 1, "owner", "un ownerly"),
@@ -116,8 +116,8 @@ def test_what_the_model_has_no_room_for_is_counted_and_kept(pair):
         ("play, golf", 0, "the", "the, golf"),
     ],
 )
-def test_a_guess_is_put_in_as_it_is_meant(pair, text, place, piece, wanted):
-    assert pair.text_with(pair.encode(text), place, piece) == wanted
+def test_a_prediction_is_put_in_as_it_is_meant(pair, text, place, token, wanted):
+    assert pair.text_with(pair.encode(text), place, token) == wanted
 
 
 # --- the game ---

@@ -2,7 +2,7 @@
 
 import { about as askAbout, ask, Trouble } from "./api.js";
 import { Game } from "./game.js";
-import * as guesses from "./guesses.js";
+import * as predictions from "./predictions.js";
 import { Line, make, percent } from "./tokens.js";
 
 const DEBOUNCE = 120; // milliseconds without a key
@@ -36,7 +36,7 @@ async function start() {
   game = new Game(about, { textOf: () => text.value, onError: complain, onGood: calm });
   text.addEventListener("input", () => {
     game.drop();
-    guesses.close(false);
+    predictions.close(false);
     grow();
     clearTimeout(timer);
     timer = setTimeout(read, DEBOUNCE);
@@ -64,7 +64,7 @@ function makeReading(model, number) {
   const header = make("header", {}, make("h2", {}, badge(number), model.name), make("span", { className: "note", textContent: describe(model) }));
   const notice = make("p", { className: "notice", hidden: true });
   find("readings").append(make("article", { className: "card reading" }, header, element, notice, summary));
-  const line = new Line(element, (place, button) => openGuesses(number, place, button));
+  const line = new Line(element, (place, button) => openPredictions(number, place, button));
   return { line, summary, notice };
 }
 
@@ -99,7 +99,7 @@ function show(answer, number) {
   if (scored.length) {
     summary.append(
       `${suspects || "No"} ${suspects === 1 ? "token looks" : "tokens look"} replaced (above 50 %). Most suspicious: `,
-      make("b", { textContent: scored[0].text.trim() || scored[0].piece }),
+      make("b", { textContent: scored[0].text.trim() || scored[0].token }),
       `, ${percent(scored[0].p)}.`,
     );
   }
@@ -110,10 +110,10 @@ function show(answer, number) {
   notice.hidden = !notes.length;
 }
 
-function openGuesses(number, place, button) {
+function openPredictions(number, place, button) {
   const model = about.models[number];
   readings[number].line.focus(place);
-  guesses.open({
+  predictions.open({
     button,
     token: answers[number].tokens[place],
     question: { text: joined(answers[number]), model: number, place },
@@ -147,7 +147,7 @@ function write(to) {
   text.value = to;
   find("undo").disabled = !history.length;
   game.drop();
-  guesses.close(false);
+  predictions.close(false);
   grow();
   clearTimeout(timer);
   read();
@@ -194,7 +194,7 @@ function calm() {
 function wireTabs() {
   const tabs = [find("tab-read"), find("tab-game")];
   const select = (tab) => {
-    guesses.close(false);
+    predictions.close(false);
     for (const one of tabs) {
       one.setAttribute("aria-selected", String(one === tab));
       one.tabIndex = one === tab ? 0 : -1;

@@ -156,8 +156,8 @@ export class Game {
     find("show").textContent = "Next round";
     find("marked").textContent = "";
     const right = this.round.tokens.filter((token) => token.is_chosen && !token.is_replaced).length;
-    const guessed = right ? ` At ${right} more the generator predicted the very word that was there, which counts as original.` : "";
-    this.say(`${many(truth.length, "token")} ${truth.length === 1 ? "was" : "were"} replaced: ✓ found, – missed, ✗ a false alarm.${guessed}`);
+    const predicted = right ? ` At ${right} more the generator predicted the very word that was there, which counts as original.` : "";
+    this.say(`${many(truth.length, "token")} ${truth.length === 1 ? "was" : "were"} replaced: ✓ found, – missed, ✗ a false alarm.${predicted}`);
   }
 
   result(set, truth, total) {

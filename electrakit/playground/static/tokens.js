@@ -58,7 +58,7 @@ export class Line {
   }
 
   show({ tokens, tail }, isRelative) {
-    const isSame = (one, token) => ["piece", "text", "gap", "joins"].every((name) => one.token[name] === token[name]);
+    const isSame = (one, token) => ["token", "text", "gap", "joins"].every((name) => one.token[name] === token[name]);
     const marked = tokens.map((token, place) => ({ ...token, joins: place > 0 && tokens[place - 1].word === token.word }));
     const gaps = gapsOf(marked);
     const wanted = marked.map((token, place) => ({ ...token, gap: gaps[place] }));
@@ -77,7 +77,7 @@ export class Line {
     const fresh = wanted.slice(start, wanted.length - kept).map((token) => {
       const gap = make("span", { className: "gap", textContent: token.gap });
       const button = make("button", { className: "token fresh", type: "button", tabIndex: -1 });
-      button.append(make("span", { className: "text", textContent: token.text || token.piece }), make("span", { className: "number" }));
+      button.append(make("span", { className: "text", textContent: token.text || token.token }), make("span", { className: "number" }));
       next.before(gap, button);
       return { token, gap, button };
     });
@@ -100,9 +100,9 @@ export class Line {
       button.classList.toggle("joined", Boolean(this.shown[place + 1]?.token.joins));
       button.classList.toggle("suspect", isScored && token.p >= 0.5);
       button.lastChild.textContent = isScored ? Math.round(token.p * 100) : "·";
-      const name = token.text.trim() || token.piece;
+      const name = token.text.trim() || token.token;
       const odds = isScored ? `${percent(token.p)} replaced` : "not scored";
-      button.title = token.piece === name ? `${odds}` : `${token.piece}: ${odds}`;
+      button.title = token.token === name ? `${odds}` : `${token.token}: ${odds}`;
       button.setAttribute("aria-label", `${name}, ${odds}`);
       button.setAttribute("aria-haspopup", "dialog");
     });

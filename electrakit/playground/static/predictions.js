@@ -3,7 +3,7 @@
 import { ask, Trouble } from "./api.js";
 import { make, percent } from "./tokens.js";
 
-const box = document.getElementById("guesses");
+const box = document.getElementById("predictions");
 let anchor = null;
 let asked = null; // what is under way
 
@@ -24,11 +24,11 @@ export async function open({ button, token, question, reason, vocabSize, onPut }
   close(false);
   anchor = button;
   button.setAttribute("aria-expanded", "true");
-  const name = token.text.trim() || token.piece;
+  const name = token.text.trim() || token.token;
   const cross = make("button", { className: "quiet round", type: "button", textContent: "×", ariaLabel: "Close" });
   cross.addEventListener("click", () => close());
   const odds = token.p === null ? "not scored" : `${percent(token.p)} replaced`;
-  const title = make("h2", { id: "guesses-title" }, make("q", { textContent: name }));
+  const title = make("h2", { id: "predictions-title" }, make("q", { textContent: name }));
   const content = make("div", { className: "content" });
   box.replaceChildren(make("header", {}, title, make("span", { className: "odds", textContent: odds }), cross), content);
   box.hidden = false;
@@ -42,7 +42,7 @@ export async function open({ button, token, question, reason, vocabSize, onPut }
   cross.focus({ preventScroll: true });
   asked = new AbortController();
   try {
-    show(content, await ask("guesses", question, asked.signal), token, vocabSize, onPut);
+    show(content, await ask("predictions", question, asked.signal), token, vocabSize, onPut);
   } catch (error) {
     if (error.name === "AbortError") return;
     if (!(error instanceof Trouble)) throw error;
@@ -51,23 +51,23 @@ export async function open({ button, token, question, reason, vocabSize, onPut }
   place();
 }
 
-function show(content, { guesses, here }, token, vocabSize, onPut) {
-  const top = guesses[0]?.p || 1;
-  const buttons = guesses.map((guess) => {
-    const isContinued = guess.word !== guess.piece && guess.piece.startsWith("##");
-    const word = make("span", { className: "word", textContent: (isContinued ? "…" : "") + guess.word, title: guess.piece });
+function show(content, { predictions, here }, token, vocabSize, onPut) {
+  const top = predictions[0]?.p || 1;
+  const buttons = predictions.map((prediction) => {
+    const isContinued = prediction.word !== prediction.token && prediction.token.startsWith("##");
+    const word = make("span", { className: "word", textContent: (isContinued ? "…" : "") + prediction.word, title: prediction.token });
     const bar = make("span", { className: "bar" });
-    bar.style.setProperty("--share", (guess.p / top).toFixed(4));
-    const button = make("button", { type: "button", className: "guess" }, bar, word, make("span", { textContent: percent(guess.p) }));
-    button.dataset.piece = guess.piece;
-    button.classList.toggle("is-here", guess.piece === token.piece);
+    bar.style.setProperty("--share", (prediction.p / top).toFixed(4));
+    const button = make("button", { type: "button", className: "prediction" }, bar, word, make("span", { textContent: percent(prediction.p) }));
+    button.dataset.token = prediction.token;
+    button.classList.toggle("is-here", prediction.token === token.token);
     button.addEventListener("click", () => {
       close(false);
-      onPut(guess.text);
+      onPut(prediction.text);
     });
     return button;
   });
-  const list = make("div", { className: "list", role: "group", ariaLabel: "Guesses of the generator" }, ...buttons);
+  const list = make("div", { className: "list", role: "group", ariaLabel: "Predictions of the generator" }, ...buttons);
   list.addEventListener("keydown", (event) => {
     const number = buttons.indexOf(document.activeElement);
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -79,7 +79,7 @@ function show(content, { guesses, here }, token, vocabSize, onPut) {
   content.replaceChildren(
     make("p", { className: "note", textContent: "With this token hidden, the generator says:" }),
     list,
-    make("p", { className: "note here" }, make("b", { textContent: here.piece }), ` has ${percent(here.p)} (${rank})`),
+    make("p", { className: "note here" }, make("b", { textContent: here.token }), ` has ${percent(here.p)} (${rank})`),
   );
   buttons[0]?.focus({ preventScroll: true });
   reveal();
