@@ -129,15 +129,12 @@ class WorkerPool:
             self._receive()
         worker = min(range(self.num_workers), key=lambda one: len(self._given[one]))
         task = Task(description)
-        self._send(worker, task, pickle.dumps((function, item)))
-        self._given[worker].append(task)
-        return task
-
-    def _send(self, worker: int, task: Task, content: bytes) -> None:
         try:
-            self._connections[worker].send_bytes(content)
+            self._connections[worker].send_bytes(pickle.dumps((function, item)))
         except (BrokenPipeError, ConnectionResetError):
             self._raise_dead(worker)
+        self._given[worker].append(task)
+        return task
 
     def _wait_for(self, task: Task) -> Any:
         while task.answer is None:

@@ -82,6 +82,8 @@ def load_tokenizer(name: str | Path) -> TokenizerFiles:
     settings = path.parent / "tokenizer_config.json"
     try:
         config = json.loads(settings.read_text(encoding="utf-8")) if settings.exists() else {}
+        if not isinstance(config, dict):
+            raise UserError(f"{settings} is no JSON object; copy it again, or remove it")
         text = path.read_text(encoding="utf-8")
         if path.suffix != ".json":
             return _from_vocabulary(text, config)

@@ -137,6 +137,8 @@ def _sums(output: Output) -> dict[str, tuple[Tensor, Tensor]]:
     }
     means = output.metrics
     numbers = {name: mask.sum() for name, mask in masks.items() if mask is not None and name in means}
+    if output.num_tokens is not None:  # a position that was chosen twice counts twice
+        numbers |= {name: output.num_tokens[1] for name in ("disc_loss", "disc_acc") if name in numbers}
     sums = {name: (means[name].double() * number, number) for name, number in numbers.items()}
     labels, predictions, is_scored = output.disc_labels, output.disc_predictions, output.is_scored
     if labels is not None and predictions is not None and is_scored is not None:

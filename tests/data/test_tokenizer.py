@@ -143,6 +143,13 @@ def test_a_folder_that_is_no_tokenizer_is_refused_clearly(tmp_path, make, messag
         load_tokenizer(tmp_path)
 
 
+def test_settings_beside_a_tokenizer_that_are_no_json_object_are_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS.values(), "a"]))
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(UserError, match=r"tokenizer_config\.json is no JSON object; copy it again, or remove it"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_name_that_is_nowhere_is_refused_clearly():
     code = textwrap.dedent("""
         import electrakit

@@ -367,6 +367,17 @@ def test_sums_over_batches_and_workers_equal_one_batch():
     )
 
 
+@pytest.mark.parametrize("official", [False, True])  # True: a position may be chosen twice, and is predicted twice
+def test_so_do_those_of_predictions_at_chosen_positions(official):
+    objective, ids = build("replace_mlm", official=official).eval(), rows(24)
+    sums = EvaluationSums()
+    for first, end in ((0, 3), (3, 24)):
+        sums.add(objective(ids[first:end], row_keys(0, 0, range(first, end))))
+    assert sums.result() == pytest.approx(
+        EvaluationSums().add(objective(ids, row_keys(0, 0, range(24)))).result(), rel=1e-6
+    )
+
+
 @pytest.mark.parametrize("scale", [1e-6, 0.1, 1.0, 1e4])
 @pytest.mark.parametrize("shift", [0.0, 0.3, 3.0])
 def test_the_area_under_the_curve_equals_scikit_learns(scale, shift):
