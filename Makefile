@@ -9,10 +9,10 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 demo: setup
 	$(BIN)/electra demo
 
-test: setup-dev lint browser
+test: setup-dev lint
 	$(PYTEST) -m "not long"
 
-test-long: setup-dev browser
+test-long: setup-dev
 	$(PYTEST) -m long
 
 lint: setup-dev
@@ -35,7 +35,7 @@ docs: setup-dev
 	@echo "site/index.html"
 
 setup: .venv/installed
-setup-dev: .venv/installed-dev
+setup-dev: .venv/installed-dev browser
 
 .venv:
 	$(PYTHON) -m venv .venv
