@@ -36,7 +36,7 @@ from electrakit.train.loop import pretrain
 # Characters of text for each second of training. Two slow cores train on 12,000 tokens (55,000 characters) a second and so
 # read it about twice; on faster machines repeating text a few times costs little (Muennighoff et al. 2023).
 CHARACTERS_PER_SECOND = 25_000
-MIN_CHARACTERS = 2_000_000  # for the vocabulary and for validation, however short the training is
+MIN_CORPUS_CHARACTERS = 2_000_000  # for the vocabulary and for validation, however short the training is
 # Of a source file. Parsing takes most of the time, and files with fewer docstrings are half of that for a fifth of the text.
 MIN_DOCSTRING_SHARE = 0.2
 VOCAB_SIZE = 8_000
@@ -100,7 +100,7 @@ def demo(config: DemoConfig) -> None:
     console.print(Rule(f"1. a tokenizer: {VOCAB_SIZE:,} word pieces", align="left"))
     if not corpus.exists():
         with explain_write_errors(config.out):
-            num_characters = max(MIN_CHARACTERS, int(CHARACTERS_PER_SECOND * (settings.budget_seconds or 0)))
+            num_characters = max(MIN_CORPUS_CHARACTERS, int(CHARACTERS_PER_SECOND * (settings.budget_seconds or 0)))
             write_corpus(corpus, num_characters, config.workers)
     if (tokenizer / "tokenizer.json").exists():
         console.out(f"{tokenizer} is there already.")

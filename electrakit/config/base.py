@@ -82,7 +82,7 @@ class Settings:
         if entry.metadata.get("one_or_more") and isinstance(value, str | os.PathLike):
             value = (value,)
         try:
-            return convert(hint, value)
+            return convert_value(hint, value)
         except ValueError:
             message = f"{cls.name_of(entry.name)} must be {describe_type(hint)}, got {value!r}"
         if get_origin(hint) is tuple and isinstance(value, str | os.PathLike):
@@ -218,19 +218,19 @@ def check_names(cls: type[Settings], names: Iterable[str]) -> None:
 # Values
 
 
-def convert(hint: Any, value: Any) -> Any:
+def convert_value(hint: Any, value: Any) -> Any:
     """The value as an annotation wants it; a ValueError if it does not fit."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         for kind in kinds:
             with contextlib.suppress(ValueError):
-                return convert(kind, value)
+                return convert_value(kind, value)
     elif origin is Literal and isinstance(value, str) and value in kinds:
         return value
     elif origin is tuple and isinstance(value, Iterable) and not isinstance(value, str | os.PathLike | Mapping):
         values = tuple(value)
         each = kinds[:1] * len(values) if kinds[-1] is Ellipsis else kinds
-        return tuple(convert(kind, one) for kind, one in zip(each, values, strict=True))
+        return tuple(convert_value(kind, one) for kind, one in zip(each, values, strict=True))
     elif hint is Path and isinstance(value, str | os.PathLike):
         return Path(value)
     elif hint is str and isinstance(value, os.PathLike):
@@ -251,7 +251,7 @@ def read_fields(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
     hints, fitting = get_type_hints(kind), {}
     for name in hints.keys() & values.keys():
         with contextlib.suppress(ValueError):
-            fitting[name] = convert(hints[name], values[name])
+            fitting[name] = convert_value(hints[name], values[name])
     return kind(**fitting)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from electrakit.common.errors import UserError
 from electrakit.model.huggingface.write_model import MAX_LOGIT_DIFFERENCE
 
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 18
 SECONDS_OF_TIMING, NUM_TIMINGS = 1.0, 30
 # Bytes of weights inside a file: protobuf holds no more than two gigabytes.
@@ -51,7 +51,7 @@ class OnnxMeasurement:
 
 
 def require_onnx() -> None:
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"--onnx needs {', '.join(missing)}: pip install 'electrakit[onnx]'")
 

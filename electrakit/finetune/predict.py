@@ -11,7 +11,7 @@ from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.progress import console
 from electrakit.config.finetune import FinetuneSettings
-from electrakit.finetune.classifier import load_config, load_tokenizer
+from electrakit.finetune.classifier import load_config, load_transformers_tokenizer
 from electrakit.finetune.encode import EncodedRows, encode, num_positions
 from electrakit.finetune.submission import probabilities
 from electrakit.finetune.tasks import TOKEN_TASKS, Task
@@ -26,7 +26,7 @@ from electrakit.finetune.user_tables import examples_of, read_user_table
 # Ends of the names of transformers classes.
 ROWS, SPANS, TAGS = "ForSequenceClassification", "ForQuestionAnswering", "ForTokenClassification"
 # The labels of a pretrained discriminator, which is a tagger to transformers.
-REPLACED = {"original", "replaced"}
+REPLACED_LABELS = {"original", "replaced"}
 # Tokens of a row, if the model has so many positions.
 MAX_LENGTH = 512
 
@@ -153,13 +153,13 @@ def predict_file(place: str, file: Path, text: tuple[str, ...], device: str | No
         raise UserError(
             f"{place!r} is of the class {name}, which was not fine-tuned to predict anything; electra finetune does that"
         )
-    if ending == TAGS and set(config.id2label.values()) == REPLACED:
+    if ending == TAGS and set(config.id2label.values()) == REPLACED_LABELS:
         raise UserError(
             f"{place!r} tells original tokens from replaced ones, and was not fine-tuned; electra finetune does that"
         )
     if text and ending != ROWS:
         raise UserError(f"{place!r} is of the class {name}, which takes no --text: the layout of its files is fixed")
-    return predictors[ending](FinetunedModel(place, config, load_tokenizer(place), device), file)
+    return predictors[ending](FinetunedModel(place, config, load_transformers_tokenizer(place), device), file)
 
 
 def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> FilePredictions:

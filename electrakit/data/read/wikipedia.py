@@ -180,7 +180,7 @@ SMALL_DIGITS = {
 }
 NEEDS_PARSER = re.compile(r"\{\{|</?[a-zA-Z]|://|\[//|\[mailto:")
 # the parser backtracks: its time grows with the square of the brackets that open and do not close
-MAX_OPENERS, MAX_CHARACTERS = 120, 50_000
+MAX_OPENERS, MAX_PARAGRAPH_CHARACTERS = 120, 50_000
 
 
 def inline(paragraph: str) -> str:
@@ -188,7 +188,7 @@ def inline(paragraph: str) -> str:
     if not NEEDS_PARSER.search(paragraph):
         return paragraph
     num_openers = paragraph.count("<") + paragraph.count("[") + paragraph.count("{{") + paragraph.count("://")
-    if num_openers > MAX_OPENERS or len(paragraph) > MAX_CHARACTERS:
+    if num_openers > MAX_OPENERS or len(paragraph) > MAX_PARAGRAPH_CHARACTERS:
         return stripped(paragraph)
     try:
         return stripped(text_of(mwparserfromhell.parse(paragraph, skip_style_tags=True)))
