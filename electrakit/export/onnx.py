@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
+from electrakit.common.words import DASH, format_percent
 from electrakit.model.huggingface.write_model import MAX_LOGIT_DIFFERENCE
 
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -45,8 +46,8 @@ class OnnxMeasurement:
         return [
             f"{self.num_bytes / 1e6:,.1f}",
             f"{self.milliseconds:.1f}",
-            "–" if self.difference is None else f"{self.difference:.2g}",
-            "–" if self.agreement is None else f"{100 * self.agreement:.1f} %",
+            DASH if self.difference is None else f"{self.difference:.2g}",
+            DASH if self.agreement is None else f"{format_percent(self.agreement)} %",
         ]
 
 

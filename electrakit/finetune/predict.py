@@ -10,7 +10,7 @@ import numpy as np
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.progress import console
-from electrakit.config.finetune import FinetuneSettings
+from electrakit.config.finetune import FinetuneSettings, PredictConfig
 from electrakit.finetune.classifier import load_config, load_transformers_tokenizer
 from electrakit.finetune.encode import EncodedRows, encode, num_positions
 from electrakit.finetune.submission import probabilities
@@ -130,15 +130,12 @@ def predict(
     or a table of questions and contexts: the answer to each question; `out` is a folder. A tagger takes words, one in each line, as in
     CoNLL-2000: the tag of each word.
     """
-    text = (text,) if isinstance(text, str) else tuple(text)
-    predictions = predict_file(str(model), Path(file), text, device)
-    if out is not None:
-        predictions.write(Path(out))
-    return predictions.rows
+    return predict_file(PredictConfig(**locals())).rows
 
 
-def predict_file(place: str, file: Path, text: tuple[str, ...], device: str | None) -> FilePredictions:
+def predict_file(settings: PredictConfig) -> FilePredictions:
     """What is predicted depends on the class of the model."""
+    place, file, text = settings.model, settings.file, settings.text
     config = load_config(place)
     if not file.is_file():
         raise UserError(f"the file {file} does not exist")
@@ -159,7 +156,11 @@ def predict_file(place: str, file: Path, text: tuple[str, ...], device: str | No
         )
     if text and ending != ROWS:
         raise UserError(f"{place!r} is of the class {name}, which takes no --text: the layout of its files is fixed")
-    return predictors[ending](FinetunedModel(place, config, load_transformers_tokenizer(place), device), file)
+    model = FinetunedModel(place, config, load_transformers_tokenizer(place), settings.device)
+    predictions = predictors[ending](model, file)
+    if settings.out is not None:
+        predictions.write(settings.out)
+    return predictions
 
 
 def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> FilePredictions:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from electrakit.common.words import format_duration, format_number, format_percent, format_share
+from electrakit.common.words import DASH, format_duration, format_number, format_percent, format_share
 from electrakit.doctor.evidence import Evidence, entropy
 from electrakit.report.curves import CHARTS, Chart, NumberFormat
 from electrakit.report.scores import flops_of, num_parameters_of
@@ -20,7 +20,6 @@ from electrakit.runs.files import Environment, MetricsLine, RunFiles, column, nu
 
 Runs = dict[str, RunFiles]
 """By the names that tell them apart."""
-DASH = "–"
 
 
 class Row(NamedTuple):
