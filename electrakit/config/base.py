@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get
 from tyro.conf import Positional
 
 from electrakit.common.errors import UserError, prefix_errors
-from electrakit.common.json_files import read_file as read_file
+from electrakit.common.json_files import read_file
 
 Kind = TypeVar("Kind")
 
@@ -205,14 +205,16 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
-def check_names(cls: type[Settings], names: Iterable[str]) -> None:
-    """Refuse the name of a setting that there is not, with the one that was probably meant."""
-    known = [entry.name for entry in fields(cls)]
-    for name in names:
+def check_names(cls: type[Settings], values: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse the name of a setting that there is not, also in a part, with the one that was probably meant."""
+    known, hints = [entry.name for entry in fields(cls)], get_type_hints(cls)
+    for name, value in values.items():
         if name not in known:
             meant = closest(str(name), known)
-            hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
-            raise UserError(f"{name} is an unknown setting; {hint}")
+            hint = f"did you mean {prefix}{meant}?" if meant else f"there are {', '.join(known)}"
+            raise UserError(f"{prefix}{name} is an unknown setting; {hint}")
+        if isinstance(value, Mapping) and (part := _part_of(hints[name])):
+            check_names(part, value, f"{prefix}{name}.")
 
 
 # Values
