@@ -89,7 +89,7 @@ VALIDATION_METRICS = {
 
 
 def demo(config: DemoConfig) -> None:
-    """Walk from text to a trained pair; stages that are done already are not done again."""
+    """The pipeline, from text to a trained pair; stages that are done already are not done again."""
     console = Console(highlight=False)
     corpus, tokenizer, shards = config.out / "corpus.txt", config.out / "tokenizer", config.out / "shards"
     settings = presets.modern_mini(data=shards, run=config.out / "run", budget=config.budget, **RECIPE)
@@ -207,12 +207,12 @@ def print_swaps(pair: Pair, swaps: Sequence[Swap], console: Console) -> None:
     num_found = 0
     for swap in swaps:
         odd, right = (score_gap(pair, swap.sentence, word) for word in (swap.odd, swap.right))
-        verdict = ("  higher", "green") if odd > right else ("  not higher", "red")
+        comparison = ("  higher", "green") if odd > right else ("  not higher", "red")
         num_found += odd > right
         before, after = swap.sentence.split("{}")
         width = max(len(swap.odd), len(swap.right))
         for word, style, score, end in (
-            (swap.odd, "bold magenta", odd, verdict),
+            (swap.odd, "bold magenta", odd, comparison),
             (swap.right, "bold cyan", right, ""),
         ):
             room = " " * (width - len(word) + 1)

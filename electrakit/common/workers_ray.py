@@ -80,7 +80,7 @@ class RayWorkerPool(WorkerPool):
             where = (
                 f"the Ray cluster at RAY_ADDRESS={address} cannot be reached" if address else "Ray cannot be started"
             )
-            raise UserError(f"{where}: {first_line(error)}; mend that, or use --engine local") from None
+            raise UserError(f"{where}: {first_line(error)}; fix that, or use --engine local") from None
         self._is_ours = True
 
     def _room(self) -> int:
@@ -197,5 +197,5 @@ def require_answer(address: str) -> None:
         except OSError as error:
             raise UserError(
                 f"no Ray cluster answers at RAY_ADDRESS={address}: {error.strerror or error}; "
-                "mend that, unset it to start Ray here, or use --engine local"
+                "fix that, unset it to start Ray here, or use --engine local"
             ) from None

@@ -292,7 +292,7 @@ UNSEEN = re.compile(
     "[\ue000\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffe\uffff\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
 # repeats are bounded: an unbounded one that need not match takes quadratic time on a long run of commas
-# most lines hold nothing to mend, and one search tells
+# most lines hold nothing to fix, and one search tells
 SUSPECT = re.compile(
     r"[\s,;:(\[][,;:.!?)\]]|[,;:(\[]\s[,;:)\]]|[(\[]\s|\((?:or|and|also|from|pronounced)\b|\"\s?\"|“\s?”"
 )
