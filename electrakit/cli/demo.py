@@ -36,7 +36,7 @@ from electrakit.train.loop import pretrain
 # Characters of text for each second of training. Two slow cores train on 12,000 tokens (55,000 characters) a second and so
 # read it about twice; on faster machines repeating text a few times costs little (Muennighoff et al. 2023).
 CHARACTERS_PER_SECOND = 25_000
-MIN_CHARACTERS = 2_000_000  # for the vocabulary and for validation, however short the training is
+MIN_CORPUS_CHARACTERS = 2_000_000  # for the vocabulary and for validation, however short the training is
 # Of a source file. Parsing takes most of the time, and files with fewer docstrings are half of that for a fifth of the text.
 MIN_DOCSTRING_SHARE = 0.2
 VOCAB_SIZE = 8_000
@@ -89,7 +89,7 @@ VALIDATION_METRICS = {
 
 
 def demo(config: DemoConfig) -> None:
-    """Walk from text to a trained pair; stages that are done already are not done again."""
+    """The pipeline, from text to a trained pair; stages that are done already are not done again."""
     console = Console(highlight=False)
     corpus, tokenizer, shards = config.out / "corpus.txt", config.out / "tokenizer", config.out / "shards"
     settings = presets.modern_mini(data=shards, run=config.out / "run", budget=config.budget, **RECIPE)
@@ -100,7 +100,7 @@ def demo(config: DemoConfig) -> None:
     console.print(Rule(f"1. a tokenizer: {VOCAB_SIZE:,} word pieces", align="left"))
     if not corpus.exists():
         with explain_write_errors(config.out):
-            num_characters = max(MIN_CHARACTERS, int(CHARACTERS_PER_SECOND * (settings.budget_seconds or 0)))
+            num_characters = max(MIN_CORPUS_CHARACTERS, int(CHARACTERS_PER_SECOND * (settings.budget_seconds or 0)))
             write_corpus(corpus, num_characters, config.workers)
     if (tokenizer / "tokenizer.json").exists():
         console.out(f"{tokenizer} is there already.")
@@ -207,12 +207,12 @@ def print_swaps(pair: Pair, swaps: Sequence[Swap], console: Console) -> None:
     num_found = 0
     for swap in swaps:
         odd, right = (score_gap(pair, swap.sentence, word) for word in (swap.odd, swap.right))
-        verdict = ("  higher", "green") if odd > right else ("  not higher", "red")
+        comparison = ("  higher", "green") if odd > right else ("  not higher", "red")
         num_found += odd > right
         before, after = swap.sentence.split("{}")
         width = max(len(swap.odd), len(swap.right))
         for word, style, score, end in (
-            (swap.odd, "bold magenta", odd, verdict),
+            (swap.odd, "bold magenta", odd, comparison),
             (swap.right, "bold cyan", right, ""),
         ):
             room = " " * (width - len(word) + 1)

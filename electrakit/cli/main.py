@@ -14,7 +14,7 @@ from electrakit.train.signals import Interrupts
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one verb.
 
-    Exit code 0: done; 1: the doctor found something serious; 2: something for the user to mend; 75: training was asked to stop, and
+    Exit code 0: done; 1: the doctor found something serious; 2: something for the user to fix; 75: training was asked to stop, and
     continues when the same command is given again.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 import electrakit as ek
-from electrakit.common.words import format_percent, format_size
+from electrakit.common.words import DASH, format_percent, format_size
 from electrakit.config.corpus import SHARDS_MANIFEST, DoctorConfig, PrepareConfig, TokenizerConfig
 from electrakit.config.finetune import BEST, FinetuneConfig, GlueConfig, PredictConfig, SearchConfig
 from electrakit.config.outputs import ConvertConfig, DemoConfig, ExportConfig, PlayConfig, ReportConfig
@@ -96,7 +96,7 @@ def _decoded(number: int, ids: Any, vocabulary: list[str], special_ids: dict[str
 
 def run_glue(config: GlueConfig) -> None:
     """Run GLUE, or fetch its data, and print the table."""
-    from electrakit.finetune.table import DASH, tasks_table
+    from electrakit.finetune.table import tasks_table
     from electrakit.finetune.tasks import AVERAGED, TASKS
 
     results = ek.glue(**vars(config))
@@ -161,11 +161,9 @@ def run_predict(config: PredictConfig) -> None:
     """Predict a file; to standard output if no other place is named."""
     from electrakit.finetune.predict import predict_file
 
-    predictions = predict_file(config.model, config.file, config.text, config.device)
+    predictions = predict_file(config)
     if config.out is None:
         sys.stdout.write(predictions.text)
-    else:
-        predictions.write(config.out)
 
 
 def run_export(config: ExportConfig) -> None:

@@ -24,10 +24,8 @@ from electrakit.config.pretrain import PretrainConfig
 
 STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 PARTS = [entry.name for entry in fields(PretrainConfig)]
-CONFIG_HELP = (
-    "--config FILE reads settings from a JSON or YAML file, such as the config.json of a run or the manifest.json of shards; "
-    "other options take precedence."
-)
+STORED_SETTINGS = {"prepare": "manifest.json", **dict.fromkeys(("finetune", "glue", "search"), "config.json")}
+"""The file with its settings that a verb writes into --out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +50,7 @@ class Verb(NamedTuple):
     """Takes the settings and may return an exit code. None: `main` runs it, since the options depend on the preset."""
 
 
-# In the order of the walk.
+# In the order of the pipeline.
 VERBS = {
     "demo": Verb(outputs.DemoConfig, printing.run_demo),
     "tokenizer": Verb(corpus.TokenizerConfig, printing.run_tokenizer),
@@ -88,7 +86,7 @@ def parse_verb(arguments: Sequence[str]) -> Any:
     for verb, (kind, run) in VERBS.items():
         options: dict[str, Any] = {"description": inspect.getdoc(kind)}
         if verb == name and run is not None:
-            options["description"] += f"\n{CONFIG_HELP}"
+            options["description"] += f"\n{config_help(verb)}"
             options |= {} if path is None else {"default": draft(kind, settings_in(path, verb), path)}
         kinds.append(
             Annotated[_with_presets(kind) if is_completion and run is None else kind, subcommand(verb, **options)]
@@ -135,6 +133,11 @@ def _with_presets(kind: type[Any]) -> type[Any]:
 
 
 # Files of settings
+
+
+def config_help(verb: str) -> str:
+    such_as = f", such as the {STORED_SETTINGS[verb]} of an earlier --out" if verb in STORED_SETTINGS else ""
+    return f"--config FILE reads settings from a JSON or YAML file{such_as}; other options take precedence."
 
 
 def split_config(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:

@@ -50,9 +50,9 @@ def explain_write_errors(out: Path, remedy: str = "use fewer --workers") -> Iter
         raise  # not about the folder: the reader of our output has gone
     except OSError as error:
         if error.errno in FOLDER_ERRORS:
-            what, way_out = f"cannot write {error.filename or out}: {error.strerror}", "mend that and start"
+            what, way_out = f"cannot write {error.filename or out}: {error.strerror}", "fix that and start"
         elif error.errno in RESOURCE_ERRORS:
             what, way_out = f"stopped by the system: {error.strerror}", f"{remedy} and start"
         else:
-            what, way_out = f"stopped by the system: {error}", "mend that and start"
+            what, way_out = f"stopped by the system: {error}", "fix that and start"
         raise UserError(f"{what}; {way_out} the same command again") from None

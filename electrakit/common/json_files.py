@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from electrakit.common.atomic import atomic_write
-from electrakit.common.errors import UserError
+from electrakit.common.errors import UserError, one_line
 
 
 def write_json(path: Path, content: Any, scratch: Path | None = None, *, ascii_only: bool = False) -> None:
@@ -34,7 +34,7 @@ def read_file(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f"{path} is not {kind}: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path} is not {kind}: {one_line(error)}") from None
 
 
 def _parse_yaml(text: str) -> Any:

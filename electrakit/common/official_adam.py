@@ -1,4 +1,6 @@
-"""The learning rate of the official ELECTRA code, for pretraining and fine-tuning."""
+"""Adam's settings and learning rate in the official ELECTRA code, for pretraining and fine-tuning."""
+
+BETAS, EPS = (0.9, 0.999), 1e-6
 
 
 def official_lr(lr: float, step: int, num_warmup_steps: int, fraction_done: float) -> float:

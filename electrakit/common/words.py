@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+DASH = "–"  # where there is nothing to show
+
 
 def format_number(number: float) -> str:
     """1234567 -> 1.23 M"""
@@ -51,7 +53,7 @@ def format_clock(seconds: float | None) -> str:
 
 def format_percent(share: float | None) -> str:
     """0.8765 -> 87.7"""
-    return "–" if share is None else f"{100 * share:.1f}"
+    return DASH if share is None else f"{100 * share:.1f}"
 
 
 def format_share(share: float) -> str:

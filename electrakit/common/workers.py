@@ -35,7 +35,7 @@ CRASHES = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGBUS]
 
 
 @dataclass(eq=False)
-class Task:
+class WorkerTask:
     """What a worker was given to do."""
 
     description: str
@@ -54,7 +54,7 @@ class WorkerPool:
         self.tasks_ahead = tasks_ahead
         self._processes: list[Any] = []
         self._connections: list[Connection] = []
-        self._given: list[deque[Task]] = []  # what each worker has to do, in the order of its work
+        self._given: list[deque[WorkerTask]] = []  # what each worker has to do, in the order of its work
 
     def __enter__(self) -> "WorkerPool":
         # spawn: a fork of a process that has threads (tokenizers, torch) can deadlock
@@ -96,7 +96,7 @@ class WorkerPool:
         describe: what an error message calls the task of an item.
         """
         max_ahead = self.num_workers * self.tasks_ahead
-        tasks: deque[Task] = deque()
+        tasks: deque[WorkerTask] = deque()
         for item in items:
             while len(tasks) >= max_ahead:
                 yield self._wait_for(tasks.popleft())
@@ -113,7 +113,7 @@ class WorkerPool:
         describe: Callable[[Item], str] = lambda _: "its task",
     ) -> Iterator[tuple[Item, Result]]:
         """Each item with its result, in the order of completion: for long tasks, where no result waits for another."""
-        waiting: dict[Task, Item] = {}
+        waiting: dict[WorkerTask, Item] = {}
         for item in items:
             waiting[self._submit(function, item, describe(item))] = item
             for task in [each for each in waiting if each.answer]:
@@ -124,11 +124,11 @@ class WorkerPool:
             for task in [each for each in waiting if each.answer]:
                 yield waiting.pop(task), self._wait_for(task)
 
-    def _submit(self, function: Callable[[Any], Any], item: Any, description: str) -> Task:
+    def _submit(self, function: Callable[[Any], Any], item: Any, description: str) -> WorkerTask:
         while min(map(len, self._given)) >= self.tasks_ahead:
             self._receive()
         worker = min(range(self.num_workers), key=lambda one: len(self._given[one]))
-        task = Task(description)
+        task = WorkerTask(description)
         try:
             self._connections[worker].send_bytes(pickle.dumps((function, item)))
         except (BrokenPipeError, ConnectionResetError):
@@ -136,7 +136,7 @@ class WorkerPool:
         self._given[worker].append(task)
         return task
 
-    def _wait_for(self, task: Task) -> Any:
+    def _wait_for(self, task: WorkerTask) -> Any:
         while task.answer is None:
             self._receive()
         is_good, result = task.answer

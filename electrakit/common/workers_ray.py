@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import electrakit
 from electrakit.common.errors import UserError, first_line
 from electrakit.common.progress import print_message
-from electrakit.common.workers import TASKS_AHEAD, Task, WorkerPool, perform, prepare_worker
+from electrakit.common.workers import TASKS_AHEAD, WorkerPool, WorkerTask, perform, prepare_worker
 
 # A cluster may be busy: waiting for its workers is no error, but must not look like a hang.
 SECONDS_BEFORE_MESSAGE = 30.0
@@ -51,7 +51,7 @@ class RayWorkerPool(WorkerPool):
         self._ray: Any = None
         self._is_ours = False  # whether we connected, and so must disconnect
         self._actors: list[Any] = []
-        self._waiting: dict[Any, tuple[int, Task]] = {}  # by Ray's reference to the result
+        self._waiting: dict[Any, tuple[int, WorkerTask]] = {}  # by Ray's reference to the result
 
     def __enter__(self) -> "RayWorkerPool":
         self._ray = import_ray()
@@ -80,7 +80,7 @@ class RayWorkerPool(WorkerPool):
             where = (
                 f"the Ray cluster at RAY_ADDRESS={address} cannot be reached" if address else "Ray cannot be started"
             )
-            raise UserError(f"{where}: {first_line(error)}; mend that, or use --engine local") from None
+            raise UserError(f"{where}: {first_line(error)}; fix that, or use --engine local") from None
         self._is_ours = True
 
     def _room(self) -> int:
@@ -137,7 +137,7 @@ class RayWorkerPool(WorkerPool):
         if self._is_ours:
             self._ray.shutdown()
 
-    def _send(self, worker: int, task: Task, content: bytes) -> None:
+    def _send(self, worker: int, task: WorkerTask, content: bytes) -> None:
         self._waiting[self._actors[worker].perform.remote(content)] = worker, task
 
     def _receive(self) -> None:
@@ -197,5 +197,5 @@ def require_answer(address: str) -> None:
         except OSError as error:
             raise UserError(
                 f"no Ray cluster answers at RAY_ADDRESS={address}: {error.strerror or error}; "
-                "mend that, unset it to start Ray here, or use --engine local"
+                "fix that, unset it to start Ray here, or use --engine local"
             ) from None

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get
 from tyro.conf import Positional
 
 from electrakit.common.errors import UserError, prefix_errors
-from electrakit.common.json_files import read_file as read_file
+from electrakit.common.json_files import read_file
 
 Kind = TypeVar("Kind")
 
@@ -82,7 +82,7 @@ class Settings:
         if entry.metadata.get("one_or_more") and isinstance(value, str | os.PathLike):
             value = (value,)
         try:
-            return convert(hint, value)
+            return convert_value(hint, value)
         except ValueError:
             message = f"{cls.name_of(entry.name)} must be {describe_type(hint)}, got {value!r}"
         if get_origin(hint) is tuple and isinstance(value, str | os.PathLike):
@@ -205,32 +205,34 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
-def check_names(cls: type[Settings], names: Iterable[str]) -> None:
-    """Refuse the name of a setting that there is not, with the one that was probably meant."""
-    known = [entry.name for entry in fields(cls)]
-    for name in names:
+def check_names(cls: type[Settings], values: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse the name of a setting that there is not, also in a part, with the one that was probably meant."""
+    known, hints = [entry.name for entry in fields(cls)], get_type_hints(cls)
+    for name, value in values.items():
         if name not in known:
             meant = closest(str(name), known)
-            hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known)}"
-            raise UserError(f"{name} is an unknown setting; {hint}")
+            hint = f"did you mean {prefix}{meant}?" if meant else f"there are {', '.join(known)}"
+            raise UserError(f"{prefix}{name} is an unknown setting; {hint}")
+        if isinstance(value, Mapping) and (part := _part_of(hints[name])):
+            check_names(part, value, f"{prefix}{name}.")
 
 
 # Values
 
 
-def convert(hint: Any, value: Any) -> Any:
+def convert_value(hint: Any, value: Any) -> Any:
     """The value as an annotation wants it; a ValueError if it does not fit."""
     origin, kinds = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         for kind in kinds:
             with contextlib.suppress(ValueError):
-                return convert(kind, value)
+                return convert_value(kind, value)
     elif origin is Literal and isinstance(value, str) and value in kinds:
         return value
     elif origin is tuple and isinstance(value, Iterable) and not isinstance(value, str | os.PathLike | Mapping):
         values = tuple(value)
         each = kinds[:1] * len(values) if kinds[-1] is Ellipsis else kinds
-        return tuple(convert(kind, one) for kind, one in zip(each, values, strict=True))
+        return tuple(convert_value(kind, one) for kind, one in zip(each, values, strict=True))
     elif hint is Path and isinstance(value, str | os.PathLike):
         return Path(value)
     elif hint is str and isinstance(value, os.PathLike):
@@ -251,7 +253,7 @@ def read_fields(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
     hints, fitting = get_type_hints(kind), {}
     for name in hints.keys() & values.keys():
         with contextlib.suppress(ValueError):
-            fitting[name] = convert(hints[name], values[name])
+            fitting[name] = convert_value(hints[name], values[name])
     return kind(**fitting)
 
 

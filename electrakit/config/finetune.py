@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from tyro.conf import Positional, Suppress, arg
 
 from electrakit.common.errors import UserError
+from electrakit.common.json_files import read_file
 from electrakit.config.base import (
     Settings,
     VerbSettings,
@@ -16,7 +17,6 @@ from electrakit.config.base import (
     check_positive,
     may_change,
     one_or_more,
-    read_file,
     with_aliases,
 )
 from electrakit.config.corpus import Engine
@@ -153,7 +153,7 @@ class TuningConfig(VerbSettings):
         check_at_least(1, self.values("workers", "threads"))
         if self.preset not in FINETUNE_PRESETS and not preset_files(self.preset):
             raise UserError(
-                f"unknown preset {self.preset!r}; there are {', '.join(FINETUNE_PRESETS)}, or name a JSON file"
+                f"unknown preset {self.preset!r}; there are {', '.join(FINETUNE_PRESETS)}, or name a JSON or YAML file"
             )
         FinetuneSettings(**self.changes())
 
@@ -192,7 +192,7 @@ class PresetFile(NamedTuple):
 
 
 def read_preset(path: Path) -> PresetFile:
-    """A JSON file: {"settings": {...}} for all tasks, {"tasks": {"rte": {...}}} for some. All of it is checked."""
+    """A JSON or YAML file: {"settings": {...}} for all tasks, {"tasks": {"rte": {...}}} for some. All of it is checked."""
     content = read_file(path)
     parts: dict[str, Any] = {"settings": {}, "tasks": {}} | content if isinstance(content, dict) else {}
     tasks = parts.get("tasks")

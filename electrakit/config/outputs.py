@@ -68,7 +68,7 @@ class ReportConfig(VerbSettings):
     every: float = 30.0
     """With --live: seconds between two updates."""
     png: bool = True
-    """PNGs of the curves, as for a paper."""
+    """Write PNGs of the curves too, for papers; --no-png leaves them out."""
 
     def check(self) -> None:
         if not self.runs:
@@ -101,7 +101,7 @@ class PlayConfig(VerbSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig(VerbSettings):
-    """The whole walk in minutes, offline, on a CPU: built-in text, tokenizer, shards, pretraining, export, report."""
+    """The whole pipeline in minutes, offline, on a CPU: built-in text, tokenizer, shards, pretraining, export, report."""
 
     out: Path = Path("demo")
     """Folder to write."""

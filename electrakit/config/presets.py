@@ -8,16 +8,16 @@ Every preset takes changes by field name, those of a part as a dict, and `vocab_
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from electrakit.common.errors import UserError
 from electrakit.config.network import NetworkConfig
-from electrakit.config.pretrain import OptimConfig, PretrainConfig, Share, override
+from electrakit.config.pretrain import ChangesBesidesPair, OptimConfig, PretrainChanges, PretrainConfig, Share, override
 
-OwnBody = Literal["classic", "modern"]
+OurBody = Literal["classic", "modern"]
 
 
-def tiny(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
+def tiny(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """For tests: two layers, seconds on a CPU."""
     discriminator = NetworkConfig(
         vocab_size=8_000, num_layers=2, hidden_size=64, ffn_size=256, num_heads=2, embedding_size=32, max_length=128
@@ -34,7 +34,7 @@ def tiny(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
     return override(config, changes)
 
 
-def mini(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
+def mini(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """Minutes on a CPU: six layers of 128, a vocabulary of 8,000. No dropout: it would see its text about once."""
     sizes: Any = {"num_layers": 6, "hidden_size": 128, "ffn_size": 512, "num_heads": 2, "embedding_size": 128}
     discriminator = NetworkConfig(vocab_size=8_000, max_length=128, **sizes, **NO_DROPOUT)
@@ -50,12 +50,12 @@ def mini(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
     return override(config, changes)
 
 
-def electra_small(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
+def electra_small(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """ELECTRA-Small of the paper: 14 M parameters, 4 days on a V100."""
     return override(PretrainConfig(**networks(NetworkConfig(), 1 / 4, body)), changes)
 
 
-def electra_base(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
+def electra_base(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """ELECTRA-Base of the paper: BERT-Base's size."""
     discriminator = NetworkConfig(hidden_size=768, ffn_size=3072, num_heads=12, embedding_size=768)
     config = PretrainConfig(
@@ -64,7 +64,7 @@ def electra_base(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
     return override(config, changes)
 
 
-def electra_large(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
+def electra_large(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """ELECTRA-Large of the paper (its "400K" run): BERT-Large's size, a quarter of the tokens masked.
 
     Activations are computed twice instead of kept, which leaves a sixth of their memory; `recompute=False` is faster.
@@ -80,7 +80,7 @@ def electra_large(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
     return override(electra_base(body), bigger, changes)
 
 
-def electra_small_owt(**changes: Any) -> PretrainConfig:
+def electra_small_owt(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """lmtuners' ELECTRA-small on OpenWebText: BERT twice, embeddings as wide as the layers, LAMB."""
     # Sizes, optimizer and schedule are those of its training script; it misspelt the number of positions, so they are BERT's 512.
     theirs = {
@@ -99,7 +99,7 @@ def electra_small_owt(**changes: Any) -> PretrainConfig:
     return override(electra_small(), theirs, changes)
 
 
-def electra_albert_generator(**changes: Any) -> PretrainConfig:
+def electra_albert_generator(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """lmtuners' first attempt: an ALBERT generator, which takes less memory, and a BERT discriminator."""
     theirs = {
         "discriminator": NetworkConfig(body="bert", embedding_size=256),
@@ -114,7 +114,7 @@ def electra_albert_generator(**changes: Any) -> PretrainConfig:
 def alectra_small(
     generator: Literal["albert", "bert"] = "albert",
     share: Share = "embeddings",
-    **changes: Any,
+    **changes: Unpack[ChangesBesidesPair],
 ) -> PretrainConfig:
     """lmtuners' ALECTRA-small: an ALBERT discriminator with an ALBERT or BERT generator, 5 M parameters.
 
@@ -138,37 +138,37 @@ def alectra_small(
     return override(electra_small_owt(), theirs, changes)
 
 
-def mlm_small(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
+def mlm_small(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """BERT-Small, the paper's baseline: ELECTRA-Small's network and compute, trained as a masked language model."""
     return override(electra_small(body), {"objective": {"kind": "mlm"}, "generator": None, "steps": 1_450_000}, changes)
 
 
-def electra_15(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
+def electra_15(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """ELECTRA, but the discriminator is scored at the masked positions only (Clark et al. 2020, section 3.4)."""
     return override(electra_small(body), {"objective": {"loss_on": "masked"}}, changes)
 
 
-def replace_mlm(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
+def replace_mlm(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """A masked language model that is shown the generator's samples instead of [MASK] (section 3.4)."""
     return override(electra_small(body), {"objective": {"kind": "replace_mlm"}}, changes)
 
 
-def all_tokens_mlm(body: OwnBody = "classic", **changes: Any) -> PretrainConfig:
+def all_tokens_mlm(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """As replace_mlm, but the original of every token is predicted, with a gate that copies (section 3.4)."""
     return override(electra_small(body), {"objective": {"kind": "all_tokens_mlm"}}, changes)
 
 
-def modern_tiny(**changes: Any) -> PretrainConfig:
+def modern_tiny(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """tiny with the modern body and Muon."""
     return override(tiny("modern"), MUON, changes)
 
 
-def modern_mini(**changes: Any) -> PretrainConfig:
+def modern_mini(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """mini with the modern body and Muon."""
     return override(mini("modern"), MUON, {"optim": {"lr": 3e-3}}, changes)
 
 
-def modern_small(**changes: Any) -> PretrainConfig:
+def modern_small(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """ELECTRA-Small's size with the modern body and Muon."""
     return override(electra_small("modern"), MUON, {"optim": {"lr": 1e-3}}, changes)  # the rate is not measured yet
 
@@ -179,7 +179,7 @@ NO_DROPOUT: Any = {"dropout": 0.0, "attention_dropout": 0.0}  # as ALBERT's own 
 MUON = {"optim": {"name": "muon"}}  # in a first probe: MLM loss 4.4 where the classic body with AdamW stood at 5.6
 
 
-def networks(discriminator: NetworkConfig, factor: float, body: OwnBody) -> dict[str, Any]:
+def networks(discriminator: NetworkConfig, factor: float, body: OurBody) -> dict[str, Any]:
     """The pair: a discriminator, and its generator of `factor` times its size."""
     if body not in ("classic", "modern"):
         raise UserError(f"body is {body!r}; choose classic or modern")

@@ -1,15 +1,17 @@
 """The settings of a pretraining run."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
+from electrakit.common import official_adam
 from electrakit.common.errors import UserError
 from electrakit.config.base import Settings, check_at_least, check_below_one, check_positive, check_rates, may_change
 from electrakit.config.network import NetworkConfig
 
+PretrainPrecision = Literal["auto", "fp32", "bf16"]
 Share = Literal["nothing", "embeddings", "encoder"]
 ObjectiveKind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]
 OptimizerName = Literal["official_adam", "adamw", "lamb", "muon"]
@@ -72,9 +74,9 @@ class OptimConfig(Settings):
     """`official_adam` has no bias correction; `lamb` scales the step of each layer; `muon` orthogonalises that of matrices (else AdamW)."""
     lr: float = 5e-4
     """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[float, float] = official_adam.BETAS
     """Decay rates of the two moving averages of the gradient."""
-    eps: float = 1e-6
+    eps: float = official_adam.EPS
     """Added to the denominator for numerical stability."""
     weight_decay: float = 0.01
     """Decoupled weight decay of all weights but biases and norms."""
@@ -127,7 +129,7 @@ class PretrainConfig(Settings):
     """The training objective."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """The optimizer."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: PretrainPrecision = "auto"
     """Precision of matrix products. auto: bf16 where the hardware supports it, else fp32. Weights and optimizer state are in fp32."""
     deterministic: bool = may_change(False)
     """On a GPU: use deterministic operations only, some of which are slower. On a CPU all are deterministic."""
@@ -199,7 +201,7 @@ class PretrainConfig(Settings):
         must_agree: dict[str, list[str]] = {
             "nothing": [],
             "embeddings": ["embedding_size", *(["max_length"] if is_one_body and generator.body != "modern" else [])],
-            "encoder": ["body", *ENCODER_SIZES, *(["num_layers"] if generator.body != "albert" else [])],
+            "encoder": ["body", *SHARED_ENCODER_SIZES, *(["num_layers"] if generator.body != "albert" else [])],
         }
         what = "the encoder" if self.share == "encoder" else "embeddings"
         way_out = "embeddings" if self.share == "encoder" else "nothing"
@@ -250,8 +252,8 @@ class PretrainConfig(Settings):
         return self.steps * self.batch_size * self.length
 
 
-ENCODER_SIZES = ("hidden_size", "ffn_size", "num_heads", "embedding_size", "max_length", "rotary_base")
-"""What twins that share an encoder have in common, besides its depth. (ALBERT's layers are one, used any number of times.)"""
+SHARED_ENCODER_SIZES = ("hidden_size", "ffn_size", "num_heads", "embedding_size", "max_length", "rotary_base")
+"""What two networks that share an encoder have in common, besides its depth. (ALBERT's layers are one, used any number of times.)"""
 
 
 # Rules that the objectives share
@@ -278,6 +280,46 @@ def check_whole_words(has_whole_words: bool, official: bool) -> None:
 
 
 # Changes
+
+
+class ChangesBesidesPair(TypedDict, total=False):
+    """What every preset takes by name; PretrainConfig explains each."""
+
+    vocab_size: int
+    data: str | Path | None
+    run: str | Path | None
+    steps: int
+    batch_size: int
+    micro_batch: int | None
+    length: int
+    seed: int
+    discriminator: NetworkConfig | Mapping[str, Any]
+    objective: ObjectiveConfig | Mapping[str, Any]
+    optim: OptimConfig | Mapping[str, Any]
+    precision: PretrainPrecision
+    deterministic: bool
+    compile: bool
+    plain: bool
+    log_every: int
+    valid_every: int
+    save_every: int
+    budget: str | None
+    valid_rows: int
+    keep_last: int
+    keep_at: Iterable[str]
+    on_checkpoint: str | None
+    init_discriminator: str | Path | None
+    init_generator: str | Path | None
+    recompute: bool
+    fsdp: bool
+    wandb: str | None
+
+
+class PretrainChanges(ChangesBesidesPair, total=False):
+    """The generator and what it shares, too, which alectra_small has as arguments of its own."""
+
+    generator: NetworkConfig | Mapping[str, Any] | None
+    share: Share
 
 
 def override(config: PretrainConfig, *changes: Mapping[str, Any]) -> PretrainConfig:

@@ -43,7 +43,7 @@ class Encoder:
 
     def encode(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all lines in one flat uint32 array, and the number of ids of each line (int64)."""
-        encoded = [self._encode_block(lines[start:end]) for start, end in blocks(lines, BLOCK_CHARS)]
+        encoded = [self._encode_block(lines[start:end]) for start, end in block_bounds(lines, BLOCK_CHARS)]
         if len(encoded) == 1:
             return encoded[0]
         return np.concatenate([ids for ids, _ in encoded]), np.concatenate([counts for _, counts in encoded])
@@ -76,7 +76,7 @@ class Encoder:
 
     def _encode_by_reference(self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
         ids, counts = [np.empty(0, np.uint32)], [np.empty(0, np.int64)]
-        for start, end in blocks(lines, SLOW_BATCH_CHARS):
+        for start, end in block_bounds(lines, SLOW_BATCH_CHARS):
             encodings = self._reference.encode_batch_fast(lines[start:end], add_special_tokens=False)
             ids.append(np.array(list(chain.from_iterable(e.ids for e in encodings)), np.uint32))
             counts.append(np.fromiter(map(len, encodings), np.int64, len(encodings)))
@@ -150,7 +150,7 @@ def without_surrogates(lines: list[str]) -> list[str]:
     return [line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") for line in lines]
 
 
-def blocks(lines: list[str], max_chars: int) -> list[tuple[int, int]]:
+def block_bounds(lines: list[str], max_chars: int) -> list[tuple[int, int]]:
     """Where blocks of lines start and end that have about so many characters together."""
     ends = [*np.flatnonzero(np.diff(num_chars(lines).cumsum() // max_chars)) + 1, len(lines)]
     return list(zip([0, *ends[:-1]], ends, strict=True))

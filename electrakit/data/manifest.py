@@ -19,7 +19,7 @@ from electrakit.data.read.sources import CorpusInput
 from electrakit.data.rows import DocumentCounts
 from electrakit.data.tokenizer_files import TokenizerFiles
 
-FORMAT = 1  # of manifest.json
+SHARDS_FORMAT = 1  # of manifest.json
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 REQUIRED_KEYS = ("length", "dtype", "vocab_size", "special_ids", "splits")
 PREPARE_AGAIN = "copy the folder again, or remove it and run electra prepare again"
@@ -50,7 +50,7 @@ class ManifestSplit(DocumentCounts):
 class Manifest:
     """manifest.json: what the shards hold. Its fields are the file's keys, in the file's order."""
 
-    format: int = FORMAT
+    format: int = SHARDS_FORMAT
     electrakit: str | None = None  # the version that made them
     length: int
     dtype: str
@@ -85,8 +85,8 @@ def read_manifest(folder: Path) -> Manifest:
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}): {PREPARE_AGAIN}") from None
     found = stored.get("format") if isinstance(stored, dict) else None
-    if found != FORMAT:
-        raise UserError(f"{path} has format {found!r}, we read {FORMAT}: update electrakit, or prepare again")
+    if found != SHARDS_FORMAT:
+        raise UserError(f"{path} has format {found!r}, we read {SHARDS_FORMAT}: update electrakit, or prepare again")
     if missing := [key for key in REQUIRED_KEYS if key not in stored]:
         raise UserError(f"{path} lacks {', '.join(missing)}: {PREPARE_AGAIN}")
     if stored["dtype"] not in DTYPES:

@@ -24,7 +24,7 @@ from electrakit.data.read.notes import Notes
 from electrakit.data.read.sources import CorpusInput, find_inputs
 from electrakit.data.rows import pack
 from electrakit.data.shard_writer import (
-    SKIPPED,
+    SKIPPED_FILE,
     ShardFolder,
     SplitRows,
     has_progress,
@@ -73,7 +73,7 @@ def _prepare(config: PrepareConfig) -> Path:
             remove_progress(config.out)
             return config.out
         try:
-            notes = _fill(config, tokenizer, plan, sources, notes)
+            notes = _fill_folder(config, tokenizer, plan, sources, notes)
         except _TokieDiffers as difference:
             if plan.read_once:
                 raise UserError(
@@ -82,12 +82,12 @@ def _prepare(config: PrepareConfig) -> Path:
                 ) from None
             warning = f"{difference}. Starting again from the beginning without tokie, which is slower."
             console.print(warning, style="yellow", markup=False, soft_wrap=True)
-            notes = _fill(config, tokenizer, plan, sources, notes, fast=False)
-    print_notes(notes, config.out / SKIPPED)
+            notes = _fill_folder(config, tokenizer, plan, sources, notes, fast=False)
+    print_notes(notes, config.out / SKIPPED_FILE)
     return config.out
 
 
-def _fill(
+def _fill_folder(
     config: PrepareConfig,
     tokenizer: TokenizerFiles,
     plan: Plan,
@@ -114,7 +114,7 @@ def _add_documents(
     """Read, encode and pack what is not yet in the folder, and append it."""
     done = folder.progress
     selection = Selection(config, done.num_documents, folder.seen)
-    work = functools.partial(build, str(config.out / "tokenizer"), config, folder.dtype, done.fast)
+    work = functools.partial(build_rows, str(config.out / "tokenizer"), config, folder.dtype, done.fast)
     remarks = [tokenizer.remark, slow_path_notice(tokenizer.json) if done.fast else ""]
     with contextlib.closing(map_corpus(config, sources, work, "preparing", done.after)) as batches:
         for batch in batches:
@@ -138,10 +138,10 @@ class _TokieDiffers(Exception):
 # --- text to rows, in the workers ------------------------------------------------------------------------------------
 
 
-def build(
+def build_rows(
     tokenizer: str, config: PrepareConfig, dtype: str, fast: bool, documents: list[Document], identities: np.ndarray
 ) -> SplitRows:
-    """Documents in, rows out: what the workers do."""
+    """Encode and pack a batch of documents, in a worker."""
     encoder, special_ids = _encoder(tokenizer, fast)
     ids, line_lengths = encoder.encode([line for document in documents for line in document.lines])
     rows = pack(

@@ -17,7 +17,7 @@ from electrakit.config.corpus import RowStyle
 SINGLE_SEGMENT = 0.1  # share of rows with one segment (official builder)
 SHORT_ROW = 0.05  # share of rows that aim at a random length (official builder)
 SHORTEST_ROW = 5
-SHORT_DOCUMENT = 13  # tokens, about ten words: such a document is a row that is nearly all padding
+SHORT_DOCUMENT_TOKENS = 13  # about ten words: such a document is a row that is nearly all padding
 NO_AIM = 100_000  # what a row of one segment aims at (official builder)
 
 Range = tuple[int, int]
@@ -34,7 +34,7 @@ class DocumentCounts:
     tokens_lost: int = 0  # of text, in no row
     padding: int = 0  # positions filled with [PAD]
     rows_mostly_padding: int = 0  # more than half of the row
-    short_documents: int | None = None  # of fewer than SHORT_DOCUMENT tokens; older shards do not have it
+    short_documents: int | None = None  # fewer than SHORT_DOCUMENT_TOKENS; older shards do not have it
 
     @classmethod
     def of(cls, numbers: Mapping[str, Any], **more: Any) -> Self:
@@ -53,7 +53,7 @@ class Rows:
     counts: dict[str, np.ndarray]  # name of COUNTS -> one number for each document
 
 
-class Draw(NamedTuple):
+class RowChoice(NamedTuple):
     """The random choices about one row."""
 
     is_single: bool
@@ -76,7 +76,7 @@ def pack(
     """Pack documents, given as one flat array of ids and the lengths of their lines, into rows."""
     cut_into_rows = _ROW_STYLES[style]
     line_ends = np.cumsum(line_lengths).tolist()
-    tokens_per_document = _sums(line_lengths, lines_per_document)
+    tokens_per_document = _group_sums(line_lengths, lines_per_document)
     all_draws = _draws_of_all(seed, identities, length, tokens_per_document)
     rows: list[Segments] = []
     rows_before = [0]  # each document, and the end
@@ -89,16 +89,16 @@ def pack(
         first_line += num_lines
         start += num_tokens
     num_rows = np.diff(rows_before)
-    matrix, tokens_per_row, padding_per_row = _fill(ids, rows, length, special_ids, dtype)
-    num_packed = _sums(tokens_per_row, num_rows)
+    matrix, tokens_per_row, padding_per_row = _fill_rows(ids, rows, length, special_ids, dtype)
+    num_packed = _group_sums(tokens_per_row, num_rows)
     counts = {
         "documents": np.ones_like(num_rows),
         "rows": num_rows,
         "tokens": num_packed,
         "tokens_lost": tokens_per_document - num_packed,
-        "padding": _sums(padding_per_row, num_rows),
-        "rows_mostly_padding": _sums(padding_per_row > length / 2, num_rows),
-        "short_documents": (tokens_per_document < SHORT_DOCUMENT).astype(np.int64),
+        "padding": _group_sums(padding_per_row, num_rows),
+        "rows_mostly_padding": _group_sums(padding_per_row > length / 2, num_rows),
+        "short_documents": (tokens_per_document < SHORT_DOCUMENT_TOKENS).astype(np.int64),
     }
     return Rows(matrix, counts)
 
@@ -106,7 +106,7 @@ def pack(
 # --- row styles: a document's first token and the ends of its lines in, the token ranges of its rows out ---------------
 
 
-def full_rows(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Segments]:
+def full_rows(start: int, line_ends: list[int], length: int, draw: Iterator[RowChoice]) -> Iterator[Segments]:
     """The official builder's rows, but what does not fit into a row starts the next one: no token is lost."""
     end = line_ends[-1]
     while start < end:
@@ -124,7 +124,7 @@ def full_rows(start: int, line_ends: list[int], length: int, draw: Iterator[Draw
         start = stop
 
 
-def official_rows(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Segments]:
+def official_rows(start: int, line_ends: list[int], length: int, draw: Iterator[RowChoice]) -> Iterator[Segments]:
     """The builder of google-research/electra: the end of the line that fills a row is thrown away."""
     end = line_ends[-1]
     first_line = 0
@@ -137,7 +137,7 @@ def official_rows(start: int, line_ends: list[int], length: int, draw: Iterator[
         start, first_line = line_ends[filled], filled + 1
 
 
-def _official_segments(start: int, line_ends: list[int], chance: Draw) -> Segments:
+def _official_segments(start: int, line_ends: list[int], chance: RowChoice) -> Segments:
     """Which lines of a row go to segment A, and which to B; in both they keep their order."""
     aim = NO_AIM if chance.is_single else (chance.target - 3) // 2
     border = bisect_left(line_ends, start + aim)  # the first line that does not fit into A
@@ -166,7 +166,7 @@ def _cut(ranges: list[Range], room: int) -> list[Range]:
     return kept
 
 
-def crude_rows(start: int, line_ends: list[int], length: int, draw: Iterator[Draw]) -> Iterator[Segments]:
+def crude_rows(start: int, line_ends: list[int], length: int, draw: Iterator[RowChoice]) -> Iterator[Segments]:
     """Two samples of half the length put together, wherever lines end."""
     end = line_ends[-1]
     num_first, num_second = length // 2 - 2, length - length // 2 - 1
@@ -177,7 +177,7 @@ def crude_rows(start: int, line_ends: list[int], length: int, draw: Iterator[Dra
         start = stop
 
 
-_ROW_STYLES: dict[str, Callable[[int, list[int], int, Iterator[Draw]], Iterator[Segments]]] = {
+_ROW_STYLES: dict[str, Callable[[int, list[int], int, Iterator[RowChoice]], Iterator[Segments]]] = {
     "full": full_rows,
     "official": official_rows,
     "crude": crude_rows,
@@ -187,7 +187,7 @@ _ROW_STYLES: dict[str, Callable[[int, list[int], int, Iterator[Draw]], Iterator[
 # --- random choices ----------------------------------------------------------------------------------------------------------
 
 
-def draws(seed: int, identity: int, length: int, first_row: int = 0) -> Iterator[Draw]:
+def draws(seed: int, identity: int, length: int, first_row: int = 0) -> Iterator[RowChoice]:
     """The random choices about a document's rows, one after the other."""
     for start in count(first_row, 64):
         yield from _draw(seed, np.full(64, identity, np.uint64), np.arange(start, start + 64), length)
@@ -195,7 +195,7 @@ def draws(seed: int, identity: int, length: int, first_row: int = 0) -> Iterator
 
 def _draws_of_all(
     seed: int, identities: np.ndarray, length: int, tokens_per_document: np.ndarray
-) -> Iterator[Iterator[Draw]]:
+) -> Iterator[Iterator[RowChoice]]:
     """`draws` of each document. Most are drawn at once: numpy's cost is per call, and documents are often short."""
     num_drawn = tokens_per_document // (length - 3) * 17 // 16 + 2  # nearly always enough
     ends = np.cumsum(num_drawn)
@@ -205,13 +205,13 @@ def _draws_of_all(
         yield chain(drawn[end - num : end], draws(seed, identity, length, first_row=num))
 
 
-def _draw(seed: int, identities: np.ndarray, rows: np.ndarray, length: int) -> list[Draw]:
+def _draw(seed: int, identities: np.ndarray, rows: np.ndarray, length: int) -> list[RowChoice]:
     chances = uniform(seed, identities, rows)
     is_short = chances[:, 2] < SHORT_ROW
     short = SHORTEST_ROW + (chances[:, 3] * (length - SHORTEST_ROW + 1)).astype(np.int64)
     targets = np.where(is_short, short, length)
     singles, joins = chances[:, 0] < SINGLE_SEGMENT, chances[:, 1] < 0.5
-    return list(map(Draw, singles.tolist(), joins.tolist(), targets.tolist()))
+    return list(map(RowChoice, singles.tolist(), joins.tolist(), targets.tolist()))
 
 
 def uniform(seed: int, identities: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -228,7 +228,7 @@ def uniform(seed: int, identities: np.ndarray, rows: np.ndarray) -> np.ndarray:
 # --- ranges to ids ----------------------------------------------------------------------------------------------------
 
 
-def _fill(
+def _fill_rows(
     ids: np.ndarray, rows_of_ranges: list[Segments], length: int, special_ids: dict[str, int], dtype: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The rows as an array (R, T), and the number of text tokens and of padding in each."""
@@ -242,8 +242,8 @@ def _fill(
     sizes = ends - starts
     number_in_row = np.arange(len(sizes)) - np.repeat(np.cumsum(num_ranges) - num_ranges, num_ranges)
     is_second = number_in_row >= np.repeat(num_first, num_ranges)
-    tokens_per_row = _sums(sizes, num_ranges)
-    size_second = _sums(sizes * is_second, num_ranges)
+    tokens_per_row = _group_sums(sizes, num_ranges)
+    size_second = _group_sums(sizes * is_second, num_ranges)
     size_first = tokens_per_row - size_second
 
     # In its row, a range stands behind [CLS], the ranges before it, and for segment B one more [SEP].
@@ -261,7 +261,7 @@ def _fill(
     return matrix, tokens_per_row, length - 2 - tokens_per_row - has_second
 
 
-def _sums(values: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
+def _group_sums(values: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
     """Sums of consecutive groups."""
     totals = np.concatenate([[0], np.cumsum(values)])
     ends = np.cumsum(group_sizes)

@@ -31,10 +31,11 @@ from electrakit.data.rows import COUNTS, DocumentCounts, Rows
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 
 SPLITS = ("train", "valid", "test")
-SKIPPED = "skipped.jsonl"
+SKIPPED_FILE = "skipped.jsonl"
 PROGRESS_FOLDER = ".prepare"
 SHARD = re.compile(r"(train|valid|test)-[0-9]{5}\.bin(\.partial)?")
-ATOMIC_FILES = ("plan.json", "progress.json", SHARDS_MANIFEST, SOURCES, SKIPPED)  # written under a temporary name first
+# Written under a temporary name first.
+ATOMIC_FILES = ("plan.json", "progress.json", SHARDS_MANIFEST, SOURCES, SKIPPED_FILE)
 NUM_PLACES = 5  # of each note in the manifest; skipped.jsonl has more
 OUR_FILES = re.compile(
     rf"{SHARD.pattern}|manifest\.json|(sources|skipped)\.jsonl|\.lock|tokenizer/(tokenizer\.json|tokenizer_config\.json|vocab\.txt)"
@@ -63,7 +64,7 @@ class WrittenFiles:
 
 
 @dataclass
-class Progress:
+class PrepareProgress:
     """progress.json: how much of the corpus is in the shards, and how much of the shards counts."""
 
     notes: Notes
@@ -86,7 +87,7 @@ class Progress:
         return {**vars(self), "files": files, "notes": [asdict(note) for note in self.notes]}
 
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> "Progress":
+    def from_json(cls, saved: dict[str, Any]) -> "PrepareProgress":
         first, second = map(int, saved["after"])
         counts, files = saved["counts"], saved["files"]
         return cls(
@@ -119,7 +120,7 @@ class ShardFolder:
         self.vocab_size = len(tokenizer.vocabulary)
         self.dtype = "uint16" if self.vocab_size <= 65_535 else "uint32"
         self.next_save = time.monotonic()
-        self.progress = (self._saved_progress() if fast else None) or self._start(Progress(notes, fast))
+        self.progress = (self._saved_progress() if fast else None) or self._start(PrepareProgress(notes, fast))
         sources = "".join(json.dumps(asdict(one)) + "\n" for one in plan.sources)
         atomic_write(self.path / SOURCES, sources.encode(), self.progress_folder)
         self.writers = {
@@ -130,9 +131,9 @@ class ShardFolder:
         for writer in self.writers.values():  # when all have been checked
             writer.open()
 
-    def _saved_progress(self) -> Progress | None:
+    def _saved_progress(self) -> PrepareProgress | None:
         """That of an earlier call, if it has saved any rows."""
-        saved = self._read("progress.json", Progress.from_json)
+        saved = self._read("progress.json", PrepareProgress.from_json)
         if saved is None:
             self._check_is_ours()
         if saved is None or not saved.num_rows:
@@ -157,14 +158,14 @@ class ShardFolder:
 
     def _check_is_ours(self) -> None:
         """Never overwrite what another program, or another run, has made."""
-        lists = (SOURCES, SKIPPED)
+        lists = (SOURCES, SKIPPED_FILE)
         foreign = [one.name for one in self.path.iterdir() if SHARD.fullmatch(one.name) or one.name in lists]
         if (self.path / "tokenizer").exists() and not has_tokenizer(self.path, self.tokenizer):
             foreign.append("tokenizer")
         if foreign:
             raise UserError(f"{self.path} holds {min(foreign)} of something else; name another --out")
 
-    def _start(self, progress: Progress) -> Progress:
+    def _start(self, progress: PrepareProgress) -> PrepareProgress:
         self.progress_folder.mkdir(exist_ok=True)
         self._write_json(self.progress_folder / "plan.json", self._plan_json())
         self._write_json(self.progress_folder / "progress.json", progress.as_json())  # from now on, the folder is ours
@@ -232,7 +233,7 @@ class ShardFolder:
             plan=self.plan.entry,
         )
         if notes.total:
-            atomic_write(self.path / SKIPPED, _skipped_lines(notes), self.progress_folder)
+            atomic_write(self.path / SKIPPED_FILE, _skipped_lines(notes), self.progress_folder)
         self._write_json(self.path / SHARDS_MANIFEST, asdict(manifest))
         remove_progress(self.path)
 

@@ -137,7 +137,7 @@ def shares_of_base_rate(evidence: Evidence) -> Curve:
 
 def is_at_base_rate(evidence: Evidence) -> bool:
     shares, auc = shares_of_base_rate(evidence), recent_auc(evidence)
-    if not shares or shares.last_quarter < limits.AT_BASE_RATE:
+    if not shares or shares.last_quarter < limits.BASE_RATE_SHARE:
         return False
     return auc < limits.AUC_OF_CHANCE if auc is not None else shares.quarter(1) - shares.last_quarter < limits.PLATEAU
 
@@ -153,9 +153,9 @@ def one_answer(evidence: Evidence) -> str | None:
     rate = evidence.settled("replaced_rate")
     if not recall or not precision or not rate:
         return None
-    if recall.last_quarter < limits.ONE_ANSWER:
+    if recall.last_quarter < limits.ONE_ANSWER_RECALL:
         return "'original'"
-    finds_all = recall.last_quarter > 1 - limits.ONE_ANSWER
+    finds_all = recall.last_quarter > 1 - limits.ONE_ANSWER_RECALL
     return "'replaced'" if finds_all and precision.last_quarter < 1.05 * rate.last_quarter else None
 
 
@@ -193,7 +193,7 @@ def spikes(evidence: Evidence) -> tuple[int, Finding] | None:
     if not len(places):
         return None
     top = places[np.argmax(heights[places])]
-    if len(places) < max(limits.FEWEST_SPIKES, limits.SPIKES * len(loss)) and heights[top] < limits.GREAT_SPIKE:
+    if len(places) < max(limits.FEWEST_SPIKES, limits.SPIKES_SHARE * len(loss)) and heights[top] < limits.GREAT_SPIKE:
         return None
     highest = f"the highest at step {steps[top]:,}: {values[top]:.2f}, around it {usual[top]:.2f}"
     seen = f"{len(places)} in {len(every):,} lines; {highest}"
@@ -230,7 +230,7 @@ def not_finite(evidence: Evidence) -> tuple[int, Finding] | None:
     num_returns = evidence.run.progress.num_returns
     if not num_skipped and not num_returns:
         return None
-    level = "serious" if num_returns else limits.SKIPPED.level(num_skipped / max(1, evidence.run.step)) or "info"
+    level = "serious" if num_returns else limits.SKIPPED_SHARE.level(num_skipped / max(1, evidence.run.step)) or "info"
     where = skipped.steps[skipped.values > 0]
     first = int(where[0]) if len(where) else evidence.run.step
     seen = f"{num_skipped:.0f} of {evidence.run.step:,} steps were left out, the first by step {first:,}"
@@ -323,9 +323,9 @@ def speed(evidence: Evidence) -> Iterator[Finding]:
     if len(rate) < limits.FEWEST_TIMES:
         return
     before, now = float(np.median(rate.values[: len(rate) // 2])), rate.last_quarter
-    if now < limits.SLOWER * before:
+    if now < limits.SLOWER_SHARE * before:
         smooth = rate.smooth(5)
-        fast = np.flatnonzero(smooth.values >= (1 + limits.SLOWER) / 2 * before)
+        fast = np.flatnonzero(smooth.values >= (1 + limits.SLOWER_SHARE) / 2 * before)
         since = int(smooth.steps[min(len(smooth) - 1, fast[-1] + 1 if len(fast) else 0)])
         seen = f"{before:,.0f} tokens per second in the first half of the run, {now:,.0f} now"
         yield problems.SLOWER.found("warning", f"{seen}, since about step {since:,}")

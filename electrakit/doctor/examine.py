@@ -67,7 +67,7 @@ CORPUS_CHECKS = (
         "too many words are single letters",
         "Text has been taken apart into letters, as `' '.join(text)` does to a string. A model learns letter frequencies from "
         "it: the generator's loss stops near 3 nats right after warm-up, the discriminator's at the entropy of the base rate.",
-        "Look at the rows that electra prepare shows, and mend the program that wrote the text: join lists, not strings.",
+        "Look at the rows that electra prepare shows, and fix the program that wrote the text: join lists, not strings.",
         Measure.LETTERS_IN_A_ROW,
         Thresholds(0.05, 0.25),
     ),
@@ -147,7 +147,7 @@ CORPUS_CHECKS = (
         "much of the text is not made of words",
         "Strings of 40 characters and more without a space: encoded data, keys, addresses, or text that has lost its spaces. "
         "There is no language in it to learn.",
-        "Look at the text. Leave encoded data out, or mend the program that removed the spaces.",
+        "Look at the text. Leave encoded data out, or fix the program that removed the spaces.",
         Measure.OVERLONG_WORDS,
         Thresholds(0.1, 0.3),
     ),

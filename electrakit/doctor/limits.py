@@ -31,7 +31,7 @@ TOO_STRONG = Thresholds(warning=0.7, serious=0.9)
 """Sampled accuracy: of 100 tokens, 15 of them chosen, fewer than 5, or than 2, are then replaced."""
 
 # The discriminator.
-AT_BASE_RATE = 0.97
+BASE_RATE_SHARE = 0.97
 """Share of the base rate's entropy: an AUC of .6 has about this loss."""
 AUC_OF_CHANCE = 0.56
 """Untrained weights have .45 to .55."""
@@ -39,7 +39,7 @@ AUC_OF_LEARNING = 0.65
 """From here on the discriminator uses context, so the text has some, and the generator only needs more time."""
 CONSTANT = 0.0005
 """Distance of an AUC from .5: networks whose scores differ at all, even by chance, are further away."""
-ONE_ANSWER = 0.005
+ONE_ANSWER_RECALL = 0.005
 """Recall of one of the two classes."""
 WORSE_THAN_BASE_RATE = 1.1
 """Multiple of the base rate's entropy: any network that is trained learns that rate within some dozen steps."""
@@ -47,13 +47,13 @@ WORSE_THAN_BASE_RATE = 1.1
 # Stability.
 SPIKE, SPIKE_DEVIATIONS = 1.25, 6.0
 """Multiple of the median of the eight lines around, and distance from it in their deviations: a batch of hard rows has 1.05."""
-FEWEST_SPIKES, SPIKES, GREAT_SPIKE = 2, 5e-4, 2.0
+FEWEST_SPIKES, SPIKES_SHARE, GREAT_SPIKE = 2, 5e-4, 2.0
 """The number of spikes that does harm, also as a share of the lines; a single one only from this multiple of the median."""
 MOST_LINES, MOST_MEANS = 10_000, 1_000
 """Longer logs are averaged to so many lines, for spikes and for rises: of many small batches, some are hard by chance."""
 LOST, LOST_NATS = 1.15, 0.2
 """Multiple of the best median of five lines so far, and distance from it: noise has 1.03, at very low losses a tenth of a nat."""
-SKIPPED = Thresholds(warning=1e-4, serious=1e-2)
+SKIPPED_SHARE = Thresholds(warning=1e-4, serious=1e-2)
 """Share of the steps that were not finite: one in 10,000 is usual."""
 SHORT_WARMUP, ENOUGH_WARMUP = 0.02, 2_000
 """Share of the run, and a number of steps: 2 / (1 - beta2) is the rule for Adam (Ma and Yarats 2021)."""
@@ -69,5 +69,5 @@ STILL_FALLING, NOISE_FACTOR = 0.99, 2.0
 """Training loss now as a share of then; and the rise of validation as a multiple of its noise: the best of many is low by chance."""
 SEEN_OFTEN = 2.0
 """Times that each row was seen: a model does not memorise what it saw once."""
-SLOWER, FEWEST_TIMES = 0.7, 20
+SLOWER_SHARE, FEWEST_TIMES = 0.7, 20
 """Share of the speed before, and the lines needed to judge it: a short load by other programs does not move the median."""

@@ -19,7 +19,7 @@ from electrakit.data.read.formats import Document
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 from electrakit.doctor.findings import Measure, Measures
 
-SHORT_DOCUMENT = 10  # words
+SHORT_DOCUMENT_WORDS = 10
 LONG_WORD = 40  # characters; German and Finnish have a few
 # Languages have several words of one letter (Russian seven), but never this many in a row.
 LETTERS_IN_A_ROW = 5
@@ -91,7 +91,7 @@ def count(document: Document) -> TextCounts:
         num_words = num_unspaced + sum(not _UNSPACED.search(word) for word in words)
     return TextCounts(
         words=num_words,
-        short_documents=int(num_words < SHORT_DOCUMENT),
+        short_documents=int(num_words < SHORT_DOCUMENT_WORDS),
         single_letters=sum(map(is_letter, words)),
         letters_in_a_row=num_in_a_row(words),
         in_long_words=sum(len(word) for word in words if len(word) >= LONG_WORD and _is_long_word(word)),

@@ -21,7 +21,7 @@ from electrakit.runs.files import Environment, MetricsLine, RunFiles
 # The plot of the losses, beside the card.
 LOSSES_PLOT = "training.png"
 SMOOTHING = 0.015  # of the run
-LOSSES = {
+LOSS_TITLES = {
     "mlm_loss": "Generator: loss of predicting masked tokens",
     "disc_loss": "Discriminator: loss of finding replaced tokens",
 }
@@ -213,7 +213,7 @@ def is_hub_name(name: str) -> bool:
 def draw_losses(run: RunFiles, last_step: int) -> bytes:
     """A PNG of loss over steps, a panel for each network: thin as logged, thick smoothed, dots on validation text."""
     lines = [line for line in run.lines if line["step"] <= last_step]
-    names = [name for name in LOSSES if any(line.get(name) is not None for line in lines)]
+    names = [name for name in LOSS_TITLES if any(line.get(name) is not None for line in lines)]
     kind = run.settings.get("objective", {}).get("kind")
     figure, panels = plots.new_figure(5.2 * max(1, len(names)), 3.4, num_columns=max(1, len(names)))
     for axes, name, colour in zip(panels, names, plots.PALETTE, strict=False):
@@ -241,7 +241,7 @@ def title_of(name: str, kind: str | None) -> str:
         return "Loss of predicting masked tokens"
     if kind != "electra" and name == "disc_loss":
         return "Discriminator: loss of predicting originals"
-    return LOSSES[name]
+    return LOSS_TITLES[name]
 
 
 def points_of(lines: Sequence[MetricsLine], split: str, name: str) -> list[tuple[int, float]]:

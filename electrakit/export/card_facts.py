@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from electrakit.common.errors import UserError
-from electrakit.common.words import count_runs, format_percent
+from electrakit.common.words import DASH, count_runs, format_percent
 from electrakit.config.outputs import ExportConfig
 from electrakit.data.manifest import Manifest, read_manifest
 from electrakit.export.onnx import OnnxMeasurement
@@ -65,7 +65,7 @@ def task_rows(results: GlueResults) -> list[list[str]]:
             task.metric,
             *map(format_percent, (task.median, task.sd, task.min, task.max)),
             str(len(task.seeds)),
-            f"{len(task.collapsed)} of {len(task.seeds)}" if task.collapsed else "–",
+            f"{len(task.collapsed)} of {len(task.seeds)}" if task.collapsed else DASH,
         ]
         for task in results.tasks.values()
     ]

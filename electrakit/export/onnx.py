@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
+from electrakit.common.words import DASH, format_percent
 from electrakit.model.huggingface.write_model import MAX_LOGIT_DIFFERENCE
 
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 OPSET = 18
 SECONDS_OF_TIMING, NUM_TIMINGS = 1.0, 30
 # Bytes of weights inside a file: protobuf holds no more than two gigabytes.
@@ -45,13 +46,13 @@ class OnnxMeasurement:
         return [
             f"{self.num_bytes / 1e6:,.1f}",
             f"{self.milliseconds:.1f}",
-            "–" if self.difference is None else f"{self.difference:.2g}",
-            "–" if self.agreement is None else f"{100 * self.agreement:.1f} %",
+            DASH if self.difference is None else f"{self.difference:.2g}",
+            DASH if self.agreement is None else f"{format_percent(self.agreement)} %",
         ]
 
 
 def require_onnx() -> None:
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"--onnx needs {', '.join(missing)}: pip install 'electrakit[onnx]'")
 

@@ -198,7 +198,7 @@ def can_hold(model: Any) -> bool:
     return is_good
 
 
-def load_tokenizer(place: str) -> Any:
+def load_transformers_tokenizer(place: str) -> Any:
     """The tokenizer beside a model."""
     import transformers
 

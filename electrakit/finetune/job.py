@@ -22,7 +22,7 @@ from electrakit.config.finetune import (
     read_preset,
     size_of,
 )
-from electrakit.finetune.classifier import load_config, load_tokenizer
+from electrakit.finetune.classifier import load_config, load_transformers_tokenizer
 from electrakit.finetune.encode import EncodedRows, encode, num_positions
 from electrakit.finetune.read_glue import find_file, has_split, read_split
 from electrakit.finetune.read_hf import hf_files
@@ -35,7 +35,7 @@ from electrakit.finetune.user_tables import examples_of, read_user_table
 
 # What an identity holds a hash of, for messages.
 HASHED = {"model": "another model", "data": "other data", "start_from": "another model to start from"}
-TOKENIZER_FILES = ("*token*.json", "vocab.*", "merges.txt", "*.model")
+TOKENIZER_PATTERNS = ("*token*.json", "vocab.*", "merges.txt", "*.model")
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
 TOKEN_ENCODERS: dict[str, Callable[[Any, Any, int, bool], EncodedRows]] = {"spans": encode_squad, "tags": encode_tags}
 
@@ -205,7 +205,7 @@ def length_for(model: str, task: Task) -> int:
     """The task's length; for tokens at most as many as the model has positions."""
     if task.kind == "sentences":
         return task.length
-    return min(task.length, num_positions(load_config(model), load_tokenizer(model)))
+    return min(task.length, num_positions(load_config(model), load_transformers_tokenizer(model)))
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
@@ -223,7 +223,7 @@ def model_fingerprint(place: str) -> str:
     folder = Path(place)
     if not folder.is_dir():
         return place
-    patterns = ("*.safetensors", "config.json", *TOKENIZER_FILES)
+    patterns = ("*.safetensors", "config.json", *TOKENIZER_PATTERNS)
     return hash_files(sorted({path for pattern in patterns for path in folder.glob(pattern)}))
 
 
@@ -236,7 +236,7 @@ def load_rows(data: TaskData, name: str, model: str, length: int) -> tuple[Encod
 @lru_cache(maxsize=8)
 def _load_rows(data: TaskData, name: str, model: str, length: int, *state: str) -> tuple[EncodedRows, tuple[str, ...]]:
     """`state`: fingerprints of the files, which may change under the same names."""
-    examples, tokenizer, is_training = data.read(name), load_tokenizer(model), name == "train"
+    examples, tokenizer, is_training = data.read(name), load_transformers_tokenizer(model), name == "train"
     if data.task.kind != "sentences":
         return TOKEN_ENCODERS[data.task.kind](examples, tokenizer, length, is_training), examples.warnings
     return encode(examples, tokenizer, length, is_training and data.task.both_orders), examples.warnings

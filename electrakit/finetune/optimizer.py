@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from electrakit.common.official_adam import official_lr
+from electrakit.common.official_adam import BETAS, EPS, official_lr
 from electrakit.config.finetune import FinetuneSettings
-
-BETAS, EPSILON = (0.9, 0.999), 1e-6  # of the official code
 
 
 def depth_of(name: str) -> int | None:
@@ -37,7 +35,7 @@ def layerwise_groups(classifier: nn.Module, settings: FinetuneSettings) -> list[
 
 
 def build_optimizer(classifier: nn.Module, settings: FinetuneSettings) -> torch.optim.AdamW:
-    return torch.optim.AdamW(layerwise_groups(classifier, settings), lr=0.0, betas=BETAS, eps=EPSILON, fused=True)
+    return torch.optim.AdamW(layerwise_groups(classifier, settings), lr=0.0, betas=BETAS, eps=EPS, fused=True)
 
 
 def finetune_lr(settings: FinetuneSettings, step: int, num_steps: int) -> float:
@@ -62,5 +60,5 @@ def set_lr(optimizer: torch.optim.Optimizer, settings: FinetuneSettings, step: i
         undo = (1 - BETAS[0] ** (step + 1)) / root
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_factor"] * undo
-        group["eps"] = EPSILON / root
+        group["eps"] = EPS / root
         group["weight_decay"] = group["decay"] / undo

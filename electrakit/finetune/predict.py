@@ -10,8 +10,8 @@ import numpy as np
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.progress import console
-from electrakit.config.finetune import FinetuneSettings
-from electrakit.finetune.classifier import load_config, load_tokenizer
+from electrakit.config.finetune import FinetuneSettings, PredictConfig
+from electrakit.finetune.classifier import load_config, load_transformers_tokenizer
 from electrakit.finetune.encode import EncodedRows, encode, num_positions
 from electrakit.finetune.submission import probabilities
 from electrakit.finetune.tasks import TOKEN_TASKS, Task
@@ -26,7 +26,7 @@ from electrakit.finetune.user_tables import examples_of, read_user_table
 # Ends of the names of transformers classes.
 ROWS, SPANS, TAGS = "ForSequenceClassification", "ForQuestionAnswering", "ForTokenClassification"
 # The labels of a pretrained discriminator, which is a tagger to transformers.
-REPLACED = {"original", "replaced"}
+REPLACED_LABELS = {"original", "replaced"}
 # Tokens of a row, if the model has so many positions.
 MAX_LENGTH = 512
 
@@ -130,15 +130,12 @@ def predict(
     or a table of questions and contexts: the answer to each question; `out` is a folder. A tagger takes words, one in each line, as in
     CoNLL-2000: the tag of each word.
     """
-    text = (text,) if isinstance(text, str) else tuple(text)
-    predictions = predict_file(str(model), Path(file), text, device)
-    if out is not None:
-        predictions.write(Path(out))
-    return predictions.rows
+    return predict_file(PredictConfig(**locals())).rows
 
 
-def predict_file(place: str, file: Path, text: tuple[str, ...], device: str | None) -> FilePredictions:
+def predict_file(settings: PredictConfig) -> FilePredictions:
     """What is predicted depends on the class of the model."""
+    place, file, text = settings.model, settings.file, settings.text
     config = load_config(place)
     if not file.is_file():
         raise UserError(f"the file {file} does not exist")
@@ -153,13 +150,17 @@ def predict_file(place: str, file: Path, text: tuple[str, ...], device: str | No
         raise UserError(
             f"{place!r} is of the class {name}, which was not fine-tuned to predict anything; electra finetune does that"
         )
-    if ending == TAGS and set(config.id2label.values()) == REPLACED:
+    if ending == TAGS and set(config.id2label.values()) == REPLACED_LABELS:
         raise UserError(
             f"{place!r} tells original tokens from replaced ones, and was not fine-tuned; electra finetune does that"
         )
     if text and ending != ROWS:
         raise UserError(f"{place!r} is of the class {name}, which takes no --text: the layout of its files is fixed")
-    return predictors[ending](FinetunedModel(place, config, load_tokenizer(place), device), file)
+    model = FinetunedModel(place, config, load_transformers_tokenizer(place), settings.device)
+    predictions = predictors[ending](model, file)
+    if settings.out is not None:
+        predictions.write(settings.out)
+    return predictions
 
 
 def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> FilePredictions:

@@ -187,7 +187,7 @@ def read_tsv(path: Path, task: Task, split: Split, counts: Counter[str]) -> Iter
                 counts["broken"] += 1
                 continue
             raise UserError(
-                f"{path} line {number} has {len(fields)} columns, needed are {max(places) + 1}; mend or remove the line"
+                f"{path} line {number} has {len(fields)} columns, needed are {max(places) + 1}; fix or remove the line"
             )
         if mrpc_dev is not None and (tuple(fields[1:3]) in mrpc_dev) != (split.name == "dev"):
             continue

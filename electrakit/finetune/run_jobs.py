@@ -20,7 +20,7 @@ from electrakit.finetune.job import FinetuneJob
 from electrakit.finetune.results import JobResult, best_results
 from electrakit.finetune.train_job import finetune_job, predict_test
 
-Group = TypeVar("Group", str, int)
+JobGroup = TypeVar("JobGroup", str, int)
 """Of jobs: the name of a task, or the number of a trial."""
 # Network file systems remember for up to a minute that a file is not there.
 SECONDS_UNTIL_VISIBLE = 120.0
@@ -36,7 +36,7 @@ class JobPool(contextlib.ExitStack):
         self.is_in_process = is_in_process or has_one_worker
         self._workers: WorkerPool | None = None
 
-    def results_of(self, jobs: Mapping[Group, Sequence[FinetuneJob]]) -> dict[Group, list[JobResult]]:
+    def results_of(self, jobs: Mapping[JobGroup, Sequence[FinetuneJob]]) -> dict[JobGroup, list[JobResult]]:
         """The results of groups of jobs. Those that are missing are run."""
         every = [job for group in jobs.values() for job in group]
         found = {job: result for job in every if (result := job.finished()) is not None}

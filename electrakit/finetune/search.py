@@ -12,14 +12,14 @@ from electrakit.common.atomic import atomic_write, write_lock
 from electrakit.common.errors import UserError, explain_write_errors, first_line
 from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
-from electrakit.common.words import format_percent
+from electrakit.common.words import DASH, format_percent
 from electrakit.config.corpus import Engine
 from electrakit.config.finetune import BEST, ClassifierHead, FinetuneSettings, Keep, LabelKind, Precision, SearchConfig
 from electrakit.finetune.finetune import describe_task, find_data
 from electrakit.finetune.job import FinetuneJob, difference, make_jobs
 from electrakit.finetune.results import JobResult, TaskResults, require_no_other_results, summarise
 from electrakit.finetune.run_jobs import JobPool
-from electrakit.finetune.table import DASH, ScoreRow, ScoreTable
+from electrakit.finetune.table import ScoreRow, ScoreTable
 
 if TYPE_CHECKING:
     from optuna.study import Study

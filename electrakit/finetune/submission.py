@@ -10,7 +10,7 @@ import numpy as np
 from electrakit.common.atomic import atomic_write
 from electrakit.finetune.tasks import TASKS, Split, Task
 
-FILES: dict[str, tuple[Task, Split]] = {
+SUBMISSION_FILES: dict[str, tuple[Task, Split]] = {
     split.submission: (task, split) for task in TASKS.values() for split in task.splits if split.submission
 }
 # A fixed date: the same predictions are the same bytes.
@@ -40,7 +40,7 @@ def prediction_lines(task: Task, scores: np.ndarray) -> list[str]:
 
 def write_submission(predictions: dict[str, np.ndarray], path: Path, fill: bool) -> str:
     """Write the zip; return a sentence on what was done. `predictions`: file name -> scores (N, labels)."""
-    missing = [name for name in FILES if name not in predictions]
+    missing = [name for name in SUBMISSION_FILES if name not in predictions]
     if not predictions:
         path.unlink(missing_ok=True)
         return "No submission.zip: there are no test files."
@@ -49,7 +49,7 @@ def write_submission(predictions: dict[str, np.ndarray], path: Path, fill: bool)
         return f"No submission.zip: {', '.join(missing)} missing; the server wants all files. --fill fills them with one label."
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, (task, split) in FILES.items():
+        for name, (task, split) in SUBMISSION_FILES.items():
             scores = predictions.get(name)
             if scores is None:  # the first label, or 0, in every row
                 scores = np.zeros((split.num_rows, len(task.labels or "0")))
@@ -58,7 +58,7 @@ def write_submission(predictions: dict[str, np.ndarray], path: Path, fill: bool)
     atomic_write(path, content.getvalue())
     wrong = [
         f"{name} has {len(predictions[name]):,} rows instead of {split.num_rows:,}"
-        for name, (_, split) in FILES.items()
+        for name, (_, split) in SUBMISSION_FILES.items()
         if name in predictions and len(predictions[name]) != split.num_rows
     ]
     done = "submission.zip is written"

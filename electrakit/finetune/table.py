@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electrakit.common.plots import MUTED, PALETTE, add_legend, draw_line, new_figure, to_png
-from electrakit.common.words import count_runs, format_percent, markdown_table
+from electrakit.common.words import DASH, count_runs, format_percent, markdown_table
 from electrakit.finetune.published import PUBLISHED, REFERENCE, REFERENCE_SCORES
 from electrakit.finetune.results import GlueAverage, GlueResults, JobResult, TaskResults
 from electrakit.finetune.tasks import AVERAGED, TASKS
-
-DASH = "–"
 
 
 class ScoreNote(NamedTuple):

@@ -23,7 +23,7 @@ from electrakit.finetune.classifier import (
     ModelNotes,
     ModelWithHead,
     load_classifier,
-    load_tokenizer,
+    load_transformers_tokenizer,
     open_classifier,
 )
 from electrakit.finetune.collapse import loss_reasons, one_class_reasons
@@ -53,7 +53,7 @@ def finetune_job(job: FinetuneJob) -> JobResult:
     started = time.perf_counter()
     task, settings = job.task, job.settings
     with isolated_randomness(job.seed, job.threads):
-        device, tokenizer = choose_device(job.device), load_tokenizer(job.model)
+        device, tokenizer = choose_device(job.device), load_transformers_tokenizer(job.model)
         classifier, warnings = load_for_training(job)
         length = checked_length(settings.length, classifier.model.config, tokenizer)
         rows: dict[str, EncodedRows] = {}
@@ -223,7 +223,7 @@ def predict_test(job: FinetuneJob) -> None:
     from safetensors.numpy import save
 
     with isolated_randomness(job.seed, job.threads):
-        device, tokenizer = choose_device(job.device), load_tokenizer(job.model)
+        device, tokenizer = choose_device(job.device), load_transformers_tokenizer(job.model)
         classifier = open_finetuned(str(job.model_path), job.task).to(device)
         logits: dict[str, np.ndarray] = {}
         for name in job.data.names_of("test"):

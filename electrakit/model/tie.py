@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
-from electrakit.config.pretrain import ENCODER_SIZES, Share
+from electrakit.config.pretrain import SHARED_ENCODER_SIZES, Share
 from electrakit.model.huggingface.adapt import unwrap, vocab_size_of
 from electrakit.model.huggingface.families import is_transformers, output_table, require_masked_lm, tie_output_table
 from electrakit.model.huggingface.inputs import TRUE_FOR_REAL_TOKENS, is_of_package
@@ -272,7 +272,10 @@ def _used_settings(model: nn.Module) -> dict[str, Any]:
     if is_transformers(model):
         return {name: getattr(model.config, name) for name in USED_SETTINGS if hasattr(model.config, name)}
     if isinstance(model, Network):
-        return {name: getattr(model.config, name) for name in ("body", *ENCODER_SIZES, "pad_token_id", "sep_token_id")}
+        return {
+            name: getattr(model.config, name)
+            for name in ("body", *SHARED_ENCODER_SIZES, "pad_token_id", "sep_token_id")
+        }
     parts = _body(model).named_modules()
     heads = {f"{where}.{name}": getattr(part, name, None) for where, part in parts for name in ("heads", "num_heads")}
     return {name: value for name, value in heads.items() if isinstance(value, int)}

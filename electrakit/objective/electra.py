@@ -103,6 +103,10 @@ class WithGenerator(MaskedObjective):
         )
         self.temperature, self.disallow_correct = temperature, disallow_correct
         self.gen_weight, self.disc_weight = self.loss_weights = gen_weight, disc_weight
+        self.add_modules()
+
+    def add_modules(self) -> None:
+        """Make what a subclass has besides the two networks."""
 
     def forward(self, ids: Tensor, draws: Draws | Tensor | MaskedBatch | None = None) -> Output:
         """ids (B, T). `draws`: keys of the rows (see `row_keys`), or draws, or the result of `mask`; by default new draws from

@@ -1,7 +1,7 @@
 """Masked language modelling as in BERT, and the paper's two mixtures of BERT and ELECTRA (section 3.4)."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -117,8 +117,7 @@ class AllTokensMLM(WithGenerator):
     kind = "all_tokens_mlm"
     MAX_LOGITS = 2**25  # of a block: 128 MB
 
-    def __init__(self, generator: nn.Module | Literal["uniform"], discriminator: nn.Module, **settings: Any) -> None:
-        super().__init__(generator, discriminator, **settings)
+    def add_modules(self) -> None:
         model = unwrap(self.discriminator)
         if not isinstance(self.discriminator, Generator) and not getattr(self.discriminator, "has_known_head", False):
             raise UserError(

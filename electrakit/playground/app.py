@@ -54,7 +54,7 @@ def make_app(pairs: Sequence[Pair], host: str = "127.0.0.1") -> ASGIApp:
     queue = AnswerQueue(pairs)
 
     async def answer(request: Request) -> JSONResponse:
-        fields = RequestFields(await read_json(request))
+        fields = RequestFields(await read_body(request))
         compute = functools.partial(ENDPOINTS[request.url.path.rpartition("/")[2]], pairs, fields)
         return JSONResponse(await queue.answer(compute, request))
 
@@ -161,7 +161,7 @@ def is_ip_address(name: str) -> bool:
     return True
 
 
-async def read_json(request: Request) -> Any:
+async def read_body(request: Request) -> Any:
     """The body, if it is small, arrives in time and is JSON. Starlette's `request.json()` has no limits."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise RequestError("the content type must be application/json", 415)

@@ -36,7 +36,7 @@ def open_pair(place: str | os.PathLike[str], generator: str | os.PathLike[str] |
     # The discriminator's tokenizer, if it has one.
     tokenizer = load_tokenizer(folders.get("replaced") or folders["words"])
     for folder in folders.values():
-        check_vocabulary(tokenizer, folder)
+        check_same_vocabulary(tokenizer, folder)
     networks = {head: load_network(folder, head, tokenizer) for head, folder in folders.items()}
     lengths = [tokenizer.config.get("model_max_length"), *map(max_length_of, networks.values())]
     max_tokens = min(MAX_TOKENS, *(length for length in lengths if isinstance(length, int)))
@@ -66,7 +66,7 @@ def find_folders(place: str) -> dict[HeadKind, Path]:
             raise UserError(f"the run {folder} has no checkpoint yet; wait for its first one")
         folder = checkpoint
     inside = [folder / name for name in layout.NETWORKS]
-    candidates = [one for one in (folder, *inside) if "model_type" in config_of(one)]
+    candidates = [one for one in (folder, *inside) if "model_type" in read_config_json(one)]
     if not candidates:
         raise UserError(
             f"no model in {place}: it has neither a config.json of transformers, nor discriminator/ or generator/ with one; "
@@ -96,7 +96,7 @@ def from_hub(name: str) -> Path:
         raise UserError(f"cannot load {name!r} from the hub: {one_line(error)}") from None
 
 
-def config_of(folder: Path) -> dict[str, Any]:
+def read_config_json(folder: Path) -> dict[str, Any]:
     """The config.json of a folder; empty where there is none."""
     path = folder / "config.json"
     if not path.is_file():
@@ -110,7 +110,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 def head_of(folder: Path) -> HeadKind:
     """The kind of head, by the class that the weights were saved from."""
-    names = config_of(folder).get("architectures") or ["model without a head"]
+    names = read_config_json(folder).get("architectures") or ["model without a head"]
     name = str(names[0])
     if name == "ElectraForPreTraining" or name.endswith("ForTokenClassification"):
         return "replaced"
@@ -125,7 +125,7 @@ def head_of(folder: Path) -> HeadKind:
 # --- loading them ---
 
 
-def check_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
+def check_same_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
     """Both networks must have the same vocabulary."""
     if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt")):
         return
@@ -143,7 +143,7 @@ def load_network(folder: Path, head: HeadKind, tokenizer: TokenizerFiles) -> nn.
 
     if head == "words":
         kind: Any = transformers.AutoModelForMaskedLM
-    elif config_of(folder)["architectures"][0] == "ElectraForPreTraining":
+    elif read_config_json(folder)["architectures"][0] == "ElectraForPreTraining":
         kind = transformers.ElectraForPreTraining
     else:
         kind = transformers.AutoModelForTokenClassification

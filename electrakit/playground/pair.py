@@ -19,7 +19,7 @@ from electrakit.objective.randomness import draw, row_keys
 
 CONTINUES = "##"
 BYTE_LEVEL = "Ġ"  # RoBERTa's and ModernBERT's
-BEGINS = (BYTE_LEVEL, "▁")  # the second is SentencePiece's, as in ALBERT
+WORD_STARTS = (BYTE_LEVEL, "▁")  # the second is SentencePiece's, as in ALBERT
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Spelling:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, vocabulary: Sequence[str]) -> "Spelling":
-        for mark in BEGINS:
+        for mark in WORD_STARTS:
             if sum(token.startswith(mark) for token in vocabulary) > len(vocabulary) // 10:
                 return cls(tokenizer, mark)
         return cls(tokenizer, None)

@@ -126,7 +126,7 @@ def address_of(listener: socket.socket, host: str) -> str:
 
 
 class HeaderTimeoutProtocol(H11Protocol):
-    """Closes a connection whose request header is not complete after MAX_SECONDS: uvicorn itself waits for ever."""
+    """Closes a connection whose request header is not complete after MAX_SECONDS: uvicorn itself waits forever."""
 
     header_timer: asyncio.TimerHandle | None = None
 

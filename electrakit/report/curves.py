@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from electrakit.runs.files import Floats, RunFiles, column
 
 NumberFormat = Literal["nats", "percent", "number", "rate", "count"]
-Group = Literal["generator", "discriminator", "training"]
+ChartGroup = Literal["generator", "discriminator", "training"]
 
 MOST_BUCKETS, FEWEST_BUCKETS, BUCKETS_OF_ALL_RUNS = 600, 120, 2400
 """A curve has up to three points in a bucket: a screen cannot show more."""
@@ -22,7 +22,7 @@ class Chart:
 
     key: str
     """Its name in metrics.jsonl."""
-    group: Group
+    group: ChartGroup
     title: str
     format: NumberFormat
     shows: str

@@ -19,7 +19,13 @@ from electrakit.runs import layout
 from electrakit.runs.files import read_run
 
 AnyPath = str | os.PathLike[str]
-FILES = (layout.CONFIG_FILE, layout.ENVIRONMENT_FILE, layout.STATUS_FILE, layout.METRICS_FILE, layout.GLUE_RESULTS)
+REPORT_FILES = (
+    layout.CONFIG_FILE,
+    layout.ENVIRONMENT_FILE,
+    layout.STATUS_FILE,
+    layout.METRICS_FILE,
+    layout.GLUE_RESULTS,
+)
 """What a report is made of."""
 
 
@@ -129,7 +135,7 @@ def distinct(paths: Sequence[Path]) -> list[Path]:
 
 def fingerprints(paths: list[Path]) -> list[tuple[int, int] | None]:
     """Size and time of every file that is read."""
-    return [file_state(path / name) for path in paths for name in FILES]
+    return [file_state(path / name) for path in paths for name in REPORT_FILES]
 
 
 def file_state(path: Path) -> tuple[int, int] | None:

@@ -74,7 +74,7 @@ def flops_of(run: RunFiles) -> float | None:
     return None if run.config is None else flops_per_step(run.config) * run.step
 
 
-def parameters_of(run: RunFiles) -> int | None:
+def num_parameters_of(run: RunFiles) -> int | None:
     """Those that are kept after training: the discriminator without its head."""
     return None if run.config is None else count_parameters(run.config).encoder
 

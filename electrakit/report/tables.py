@@ -11,16 +11,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from electrakit.common.words import format_duration, format_number, format_percent, format_share
+from electrakit.common.words import DASH, format_duration, format_number, format_percent, format_share
 from electrakit.doctor.evidence import Evidence, entropy
 from electrakit.report.curves import CHARTS, Chart, NumberFormat
-from electrakit.report.scores import flops_of, parameters_of
+from electrakit.report.scores import flops_of, num_parameters_of
 from electrakit.runs import layout
 from electrakit.runs.files import Environment, MetricsLine, RunFiles, column, number
 
 Runs = dict[str, RunFiles]
 """By the names that tell them apart."""
-DASH = "–"
 
 
 class Row(NamedTuple):
@@ -176,7 +175,7 @@ def training_rows(runs: Runs) -> list[Row]:
     every = list(runs.values())
     speeds = [Evidence(run).curve("tokens_per_second").values for run in every]
     flops = [flops_of(run) for run in every]
-    sizes = [parameters_of(run) for run in every]
+    sizes = [num_parameters_of(run) for run in every]
     return [
         Row("Last validation at step", [format_value(last_valid(run, "step"), "count") for run in every]),
         Row("Lowest validation loss at step", [format_value(best_validation(run), "count") for run in every]),

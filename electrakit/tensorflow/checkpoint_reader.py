@@ -26,7 +26,7 @@ TRAILER_BYTES = 5  # after each block: its compression and its checksum
 MAX_DIMENSIONS = 8
 BFLOAT16 = 14
 # TensorFlow's numbers for types
-DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?", BFLOAT16: "<u2", 19: "<f2"}
+TF_DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?", BFLOAT16: "<u2", 19: "<f2"}
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 ALL_BITS = 0xFFFFFFFF
@@ -94,11 +94,11 @@ class TensorFlowCheckpoint:
         entry = self.entries[name]
         path = self.prefix.with_name(f"{self.prefix.name}.data-{entry.shard:05d}-of-{self.num_shards:05d}")
         with errors_name(path, f"{name!r} "):
-            if entry.dtype not in DTYPES:
+            if entry.dtype not in TF_DTYPES:
                 raise DamagedFile(f"is of TensorFlow's type {entry.dtype}, which is not numeric", "store float32")
             if entry.has_slices:
                 raise DamagedFile("is a partitioned variable, in slices", "save it unpartitioned, with TensorFlow")
-            dtype = np.dtype(DTYPES[entry.dtype])
+            dtype = np.dtype(TF_DTYPES[entry.dtype])
             if len(entry.shape) > MAX_DIMENSIONS or math.prod(entry.shape) * dtype.itemsize != entry.num_bytes:
                 raise DamagedFile(f"has {entry.num_bytes:,} bytes, which is not what the shape {entry.shape} takes")
             end, file_end = entry.offset + entry.num_bytes, path.stat().st_size

@@ -27,8 +27,8 @@ from electrakit.runs.files import Progress, read_progress
 from electrakit.train.distributed import ProcessGroup, copy_into, full_tensor
 from electrakit.train.optim import RunOptimizer
 
-FORMAT = 1  # of manifest.json
-REPLACED = ".replaced"  # suffix of a folder that another of the same step replaces
+CHECKPOINT_FORMAT = 1  # of manifest.json
+REPLACED_SUFFIX = ".replaced"  # of a folder that another of the same step replaces
 
 
 class Checkpoints:
@@ -64,7 +64,7 @@ class Checkpoints:
                     write_transformers(getattr(objective, attribute), state, folder / name, tokenizer)
                 write_manifest(folder)
                 # What it replaces is damaged, or from before a last validation.
-                put_folder(folder, path, hidden(path, REPLACED))
+                put_folder(folder, path, hidden(path, REPLACED_SUFFIX))
                 self.clean()
             except (OSError, SafetensorError) as error:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -86,8 +86,8 @@ class Checkpoints:
 
     def put_back(self) -> None:
         """Restore a folder that was moved aside if a kill came before its replacement was in place."""
-        for aside in self.folder.glob(f".{layout.STEP}*{REPLACED}"):
-            place = self.folder / aside.name.removeprefix(".").removesuffix(REPLACED)
+        for aside in self.folder.glob(f".{layout.STEP}*{REPLACED_SUFFIX}"):
+            place = self.folder / aside.name.removeprefix(".").removesuffix(REPLACED_SUFFIX)
             if not place.exists():
                 aside.rename(place)
 
@@ -170,7 +170,7 @@ def write_manifest(folder: Path) -> None:
         if path.is_file()
     }
     (folder / layout.MANIFEST_FILE).write_text(
-        json.dumps({"format": FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8"
+        json.dumps({"format": CHECKPOINT_FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8"
     )
 
 
@@ -178,9 +178,9 @@ def find_damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
         manifest = json.loads((folder / layout.MANIFEST_FILE).read_text(encoding="utf-8"))
-        if manifest["format"] > FORMAT:
+        if manifest["format"] > CHECKPOINT_FORMAT:
             raise UserError(
-                f"{folder} has format {manifest['format']}, we read {FORMAT}: update electrakit, or name another --run"
+                f"{folder} has format {manifest['format']}, we read {CHECKPOINT_FORMAT}: update electrakit, or name another --run"
             )
         for name, entry in manifest["files"].items():
             path = folder / name

@@ -51,7 +51,7 @@ class ProcessGroup:
         return num_requests > 0, clock
 
     def run_on_main(self, work: Callable[[], None]) -> None:
-        """Rank 0 works while the others wait. A UserError is raised on all ranks, so that none waits for ever."""
+        """Rank 0 works while the others wait. A UserError is raised on all ranks, so that none waits forever."""
         problem = None
         if self.is_main:
             try:

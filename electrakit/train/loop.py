@@ -79,7 +79,9 @@ def train(state: TrainState, interrupts: Interrupts, stop_after: int | None) -> 
     def stop_requested() -> bool:
         return interrupts.stop_requested or (stop_after is not None and state.progress.step >= stop_after)
 
-    must_stop = synchronise(state, stop_requested())
+    is_asked, budget_used = state.group.agree(stop_requested(), state.read_clock())
+    advance(state, budget_used)
+    must_stop = is_asked or is_over(state)
     if state.progress.last_validated is None and not must_stop:
         validate(state)
     while not must_stop:
@@ -89,7 +91,9 @@ def train(state: TrainState, interrupts: Interrupts, stop_after: int | None) -> 
         if can_read_device(state) and state.metrics.pop_longest_skip() >= MAX_SKIPPED_IN_A_ROW:
             return_to_checkpoint(state)
             continue
-        must_stop = synchronise(state, stop_requested())
+        is_asked, budget_used = state.group.agree(stop_requested(), state.read_clock())
+        advance(state, budget_used)
+        must_stop = is_asked or is_over(state)
         is_best = False
         if is_over(state) or is_due(step, config.log_every):
             state.log.write("train", step, state.pop_train_metrics())
@@ -112,12 +116,10 @@ def train(state: TrainState, interrupts: Interrupts, stop_after: int | None) -> 
 # When
 
 
-def synchronise(state: TrainState, stop_requested: bool) -> bool:
-    """Update the clock and the progress bar. Returns whether the run must stop: it is over, or any rank was asked to."""
-    is_asked, budget_used = state.group.agree(stop_requested, state.read_clock())
+def advance(state: TrainState, budget_used: float) -> None:
+    """Set how much of the budget is used, and advance the progress bar."""
     state.budget_used = None if state.config.budget_seconds is None else min(1.0, budget_used)
     state.log.advance(state.progress.step, state.seconds_left())
-    return is_asked or is_over(state)
 
 
 def is_over(state: TrainState) -> bool:

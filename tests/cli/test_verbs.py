@@ -81,7 +81,7 @@ def test_pretrain_takes_a_file_instead_of_a_preset_or_on_top_of_one(tmp_path):
     ("verb", "content", "message"),
     [
         ("pretrain", {"stepz": 3}, r"c\.json: stepz is an unknown setting; did you mean steps\?"),
-        ("pretrain", {"optim": {"lrr": 3}}, r"c\.json: optim\.lrr is an unknown setting; did you mean lr\?"),
+        ("pretrain", {"optim": {"lrr": 3}}, r"c\.json: optim\.lrr is an unknown setting; did you mean optim\.lr\?"),
         ("pretrain", {"optim": {"lr": "big"}}, r"c\.json: optim\.lr must be a number, got 'big'"),
         ("pretrain", {"model": "m", "seeds": 3}, r"c\.json has the settings of electra finetune, not of electra pretrain"),
         ("glue", {"seedz": 3}, r"c\.json: seedz is an unknown setting; did you mean seeds\?"),

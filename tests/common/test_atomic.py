@@ -100,7 +100,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(out):
     try:
         with pytest.raises(ek.UserError, match=r"cannot write .*; make room and"), atomic_folder(out) as folder:
             save_file({"weight": torch.ones(10_000)}, folder / "model.safetensors")
-        with pytest.raises(ek.UserError, match=r"cannot write .*; mend that and"), atomic_folder(out) as folder:
+        with pytest.raises(ek.UserError, match=r"cannot write .*; fix that and"), atomic_folder(out) as folder:
             (folder / "vocab.txt").write_bytes(bytes(10_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import electrakit as ek
 from electrakit.common.safe_load import require_safe
-from electrakit.finetune.classifier import load_classifier, load_tokenizer, open_classifier
+from electrakit.finetune.classifier import load_classifier, load_transformers_tokenizer, open_classifier
 from electrakit.finetune.job import model_size
 from electrakit.finetune.tasks import TASKS, TOKEN_TASKS
 from electrakit.finetune.tokens.model import load_token_model
@@ -100,7 +100,7 @@ def test_a_tokenizer_with_code_is_refused_or_read_without_it(folder, tmp_path):
     maps = {"AutoTokenizer": ["own.OwnTokenizer", "own.OwnTokenizer"]}
     change(folder / "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=maps)
     try:
-        load_tokenizer(str(folder))
+        load_transformers_tokenizer(str(folder))
     except ek.UserError as error:
         assert "wants to run Python code of its own" in str(error)
     assert ek.load_tokenizer(folder).special_ids["mask"] == 4  # from tokenizer.json, which is data

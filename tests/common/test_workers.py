@@ -96,7 +96,7 @@ def test_an_exception_comes_back_with_the_workers_traceback(workers):
 
 
 def test_a_user_error_passes_through(workers):
-    with pytest.raises(UserError, match=r"^--this is yours to mend$"):
+    with pytest.raises(UserError, match=r"^--this is yours to fix$"):
         list(workers.map(complain, [1]))
 
 
@@ -163,10 +163,10 @@ def test_too_many_open_files_is_not_called_a_folder_that_cannot_be_written(tmp_p
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (errno.ENOSPC, "cannot write out: No space left on device; mend that"),
+        (errno.ENOSPC, "cannot write out: No space left on device; fix that"),
         (errno.EACCES, "cannot write out: Permission denied"),
         (errno.EAGAIN, "stopped by the system: Resource temporarily unavailable; use fewer --workers"),
-        (errno.EIO, "stopped by the system: .*Input/output error; mend that"),
+        (errno.EIO, "stopped by the system: .*Input/output error; fix that"),
     ],
 )
 def test_errors_of_the_system_are_told_apart(number, message):
@@ -213,7 +213,7 @@ ENDLESS = """
 
     with WorkerPool(2) as workers:
         print(*(process.pid for process in workers._processes), flush=True)
-        results = workers.map(abs, iter(int, 1))  # for ever
+        results = workers.map(abs, iter(int, 1))  # forever
         print("working", next(results), flush=True)
         for _ in results:
             pass
@@ -357,5 +357,5 @@ def test_a_failure_of_unordered_work_has_its_reason():
         pytest.raises(RuntimeError, match=r"while working on item 3:(.|\n)*KeyError: 'the reason'"),
     ):
         list(workers.as_done(fail, range(5), lambda item: f"item {item}"))
-    with WorkerPool(1) as workers, pytest.raises(UserError, match="--this is yours to mend"):
+    with WorkerPool(1) as workers, pytest.raises(UserError, match="--this is yours to fix"):
         list(workers.as_done(complain, [1]))

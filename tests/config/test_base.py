@@ -90,7 +90,7 @@ def test_changes_by_mapping_reach_inside_and_leave_the_rest():
     ("changes", "message"),
     [
         ({"nam": "c"}, r"^nam is an unknown setting; did you mean name\?$"),
-        ({"wheel": {"sizes": 1}}, r"^wheel\.sizes is an unknown setting; did you mean size\?$"),
+        ({"wheel": {"sizes": 1}}, r"^wheel\.sizes is an unknown setting; did you mean wheel\.size\?$"),
         ({"wheel": {"x": 1}}, r"^wheel\.x is an unknown setting; there are size, colours, limits$"),
         ({"wheel": {"colours": "red"}}, r"^wheel\.colours must be a list of strings, got 'red'; write \['red'\]$"),
         ({"wheel": {"colours": [1]}}, r"^wheel\.colours must be a list of strings, got \[1\]$"),
@@ -147,7 +147,11 @@ def test_a_file_may_be_json_or_yaml_with_changes_on_top(tmp_path):
         ("half.json", "{", r"half\.json is not JSON: "),
         ("half.yaml", "a: [", r"half\.yaml is not YAML: "),
         ("list.yaml", "- a", r"list\.yaml: the settings must be an object with name, home, .* got \['a'\]"),
-        ("wrong.yaml", "wheel: {sizes: 1}", r"wrong\.yaml: wheel\.sizes is an unknown setting; did you mean size\?"),
+        (
+            "wrong.yaml",
+            "wheel: {sizes: 1}",
+            r"wrong\.yaml: wheel\.sizes is an unknown setting; did you mean wheel\.size\?",
+        ),
     ],
 )
 def test_a_bad_file_is_named(tmp_path, name, text, message):

@@ -1,14 +1,21 @@
 """Presets: the published recipes, and that all of them are found."""
 
+from dataclasses import fields
+from typing import get_type_hints
+
 import pytest
 
 from electrakit import presets
 from electrakit.common.errors import UserError
-from electrakit.config.pretrain import PretrainConfig, override
+from electrakit.config.pretrain import PretrainChanges, PretrainConfig, override
 from electrakit.model.counts import estimate_memory
 
 HOUSE = """tiny mini electra_small electra_base electra_large electra_small_owt electra_albert_generator alectra_small mlm_small
 electra_15 replace_mlm all_tokens_mlm modern_tiny modern_mini modern_small"""
+
+
+def test_an_editor_completes_every_setting_of_a_preset():
+    assert get_type_hints(PretrainChanges).keys() == {entry.name for entry in fields(PretrainConfig)} | {"vocab_size"}
 
 
 def test_the_table_has_every_preset_and_nothing_else():

@@ -155,7 +155,7 @@ def test_each_row_comes_once_per_epoch_for_any_workers_files_and_micro_batches(l
             assert len(own) == worker.num_micro and max(map(len, own)) <= (micro_batch or batch_size)
             assert np.array_equal(np.concatenate(own), worker(step))
             assert max(map(len, own)) - min(map(len, own)) <= 1
-        assert len(set(map(len, pieces))) == 1  # or workers would wait for each other for ever
+        assert len(set(map(len, pieces))) == 1  # or workers would wait for each other forever
         whole = np.concatenate([piece for own in pieces for piece in own])
         assert np.array_equal(whole, alone(step))  # the same rows in the same order as one worker's
         assert np.array_equal(whole - np.arange(LENGTH) - 100, alone.row_numbers(step)[:, None] + np.zeros(LENGTH))

@@ -738,7 +738,7 @@ def test_a_full_disk_is_a_clear_error_and_the_run_resumes(made, tmp_path):
 def test_a_folder_that_cannot_be_made_is_a_clear_error(made, tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "out", Path("/proc/out")):
-        with pytest.raises(UserError, match=r"cannot write .*mend that and start the same command again"):
+        with pytest.raises(UserError, match=r"cannot write .*fix that and start the same command again"):
             prepare(made, out)
 
 

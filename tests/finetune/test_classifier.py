@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from electrakit.common.errors import UserError
-from electrakit.finetune.classifier import can_hold, load_classifier, load_tokenizer
+from electrakit.finetune.classifier import can_hold, load_classifier, load_transformers_tokenizer
 from electrakit.finetune.official_head import CLASSIFIER_LAYERS, settings_for, write_head
 from electrakit.finetune.tasks import TASKS
 from tests.helpers.tiny_glue import write_model, write_tokenizer
@@ -74,7 +74,7 @@ def saved(folder, family, head, task):
     place = str(write_model(folder / "encoder", family))
     classifier, notes = load_classifier(place, TASKS[task], head)
     assert notes == []
-    tokenizer = load_tokenizer(place)
+    tokenizer = load_transformers_tokenizer(place)
     classifier.eval()
     with torch.no_grad():
         for parameter in classifier.parameters():
@@ -90,7 +90,7 @@ def saved(folder, family, head, task):
 def test_a_saved_classifier_says_the_same(tmp_path, family, head, task):
     wanted = saved(tmp_path, family, head, task)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved").eval()
-    inputs = load_tokenizer(str(tmp_path / "saved"))(*SENTENCES, padding=True, return_tensors="pt")
+    inputs = load_transformers_tokenizer(str(tmp_path / "saved"))(*SENTENCES, padding=True, return_tensors="pt")
     torch.testing.assert_close(model(**inputs).logits, wanted, rtol=1e-5, atol=1e-5)
     labels = model.config.id2label
     assert list(labels.values()) == (list(TASKS[task].labels) if task == "mnli" else ["score"])
@@ -130,7 +130,7 @@ def test_the_encoder_is_the_one_that_was_pretrained_whatever_its_head_was(tmp_pa
     theirs = transformers.ElectraModel.from_pretrained(tmp_path / "discriminator").state_dict()
     ours = classifier.model.electra.state_dict()
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
-    classifier.save(tmp_path / "mnli", load_tokenizer(str(tmp_path / "discriminator")))
+    classifier.save(tmp_path / "mnli", load_transformers_tokenizer(str(tmp_path / "discriminator")))
     again, _ = load_classifier(str(tmp_path / "mnli"), TASKS["rte"])
     assert all(torch.equal(again.model.electra.state_dict()[name], value) for name, value in theirs.items())
     assert again.output.out_features == 2
@@ -150,7 +150,7 @@ def test_a_head_of_transformers_does_not_begin_with_that_of_pretraining(tmp_path
         assert not torch.equal(classifier.model.head.dense.weight, discriminator.head.dense.weight)
     words = discriminator.get_input_embeddings().weight
     assert torch.equal(classifier.model.get_input_embeddings().weight, words)  # all else is as it was
-    classifier.save(tmp_path / "sst2", load_tokenizer(str(write_tokenizer(tmp_path / "words"))))
+    classifier.save(tmp_path / "sst2", load_transformers_tokenizer(str(write_tokenizer(tmp_path / "words"))))
     again, _ = load_classifier(str(tmp_path / "sst2"), TASKS["sst2"], "transformers")  # of ours: it goes on
     assert torch.equal(again.model.classifier.weight, classifier.model.classifier.weight)
 
@@ -189,7 +189,7 @@ def test_pickles_are_refused_and_folders_without_a_model_named(tmp_path):
     bare = tmp_path / "bare"
     model.save_pretrained(bare)
     with pytest.raises(UserError, match="has no tokenizer"):
-        load_tokenizer(str(bare))
+        load_transformers_tokenizer(str(bare))
     (bare / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="cannot load"):
         load_classifier(str(bare), TASKS["rte"])

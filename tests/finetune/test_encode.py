@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from electrakit.common.errors import UserError
-from electrakit.finetune.classifier import load_tokenizer
+from electrakit.finetune.classifier import load_transformers_tokenizer
 from electrakit.finetune.encode import checked_length, collate, encode, evaluation_batches, training_batches
 from electrakit.finetune.read_glue import Examples
 from tests.helpers.tiny_glue import write_tokenizer
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    return load_tokenizer(str(write_tokenizer(tmp_path_factory.mktemp("tokenizer"))))
+    return load_transformers_tokenizer(str(write_tokenizer(tmp_path_factory.mktemp("tokenizer"))))
 
 
 def lengths_of(num_rows, seed=0):

@@ -13,7 +13,7 @@ from electrakit.common.atomic import write_lock
 from electrakit.common.errors import UserError
 from electrakit.config.finetune import GlueConfig
 from electrakit.finetune.glue import choose_tasks, phases
-from electrakit.finetune.submission import FILES
+from electrakit.finetune.submission import SUBMISSION_FILES
 from tests.helpers.command_line import electra, electra_killed_in_job
 from tests.helpers.tiny_glue import write_glue, write_model
 
@@ -66,8 +66,8 @@ def test_the_whole_table(whole):
 def test_the_submission_is_the_best_runs_predictions(whole):
     out, results = whole
     with zipfile.ZipFile(out / "submission.zip") as archive:
-        assert sorted(archive.namelist()) == sorted(FILES)
-        for name, (task, split) in FILES.items():
+        assert sorted(archive.namelist()) == sorted(SUBMISSION_FILES)
+        for name, (task, split) in SUBMISSION_FILES.items():
             best = results.tasks[task.name].best_seed
             logits = load_file(out / task.name / f"seed_{best}.test.safetensors")[split.name]
             lines = archive.read(name).decode().splitlines()

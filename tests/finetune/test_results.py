@@ -20,7 +20,7 @@ from electrakit.finetune.results import (
     summarise_glue,
 )
 from electrakit.finetune.results_page import glue_page, task_page
-from electrakit.finetune.submission import FILES, combine, write_submission
+from electrakit.finetune.submission import SUBMISSION_FILES, combine, write_submission
 from electrakit.finetune.table import glue_markdown, plot_losses, plot_scores
 from electrakit.finetune.tasks import AVERAGED, TASKS
 from tests.helpers.browser import chromium as chromium
@@ -191,7 +191,7 @@ def predictions():
     random = np.random.default_rng(0)
     return {
         name: random.normal(size=(split.num_rows, len(task.labels) if task.labels else 1)).astype(np.float32) * 4
-        for name, (task, split) in FILES.items()
+        for name, (task, split) in SUBMISSION_FILES.items()
     }
 
 
@@ -199,8 +199,8 @@ def test_a_submission_row_by_row(tmp_path):
     made = predictions()
     assert write_submission(made, tmp_path / "submission.zip", fill=False) == "submission.zip is written."
     with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
-        assert sorted(archive.namelist()) == sorted(FILES)  # flat
-        for name, (task, split) in FILES.items():
+        assert sorted(archive.namelist()) == sorted(SUBMISSION_FILES)  # flat
+        for name, (task, split) in SUBMISSION_FILES.items():
             header, *lines = archive.read(name).decode().splitlines()
             assert header == "index\tprediction"
             assert len(lines) == split.num_rows

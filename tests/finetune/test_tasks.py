@@ -3,7 +3,7 @@
 import pytest
 
 from electrakit.common.errors import UserError
-from electrakit.finetune.submission import FILES
+from electrakit.finetune.submission import SUBMISSION_FILES
 from electrakit.finetune.tasks import AVERAGED, TASKS, find_task
 
 
@@ -16,7 +16,7 @@ def test_a_task_is_found_in_any_spelling():
 
 
 def test_the_server_gets_eleven_files_and_the_average_is_of_eight_tasks():
-    assert sorted(FILES) == sorted(
+    assert sorted(SUBMISSION_FILES) == sorted(
         [
             "CoLA.tsv",
             "SST-2.tsv",
@@ -60,7 +60,7 @@ def test_sizes_are_the_released_ones():
         "wnli": (635, 71),
     }
     assert TASKS["mnli"].split("dev_mismatched").num_rows == 9832
-    assert {name: FILES[name][1].num_rows for name in ("AX.tsv", "QQP.tsv", "RTE.tsv")} == {
+    assert {name: SUBMISSION_FILES[name][1].num_rows for name in ("AX.tsv", "QQP.tsv", "RTE.tsv")} == {
         "AX.tsv": 1104,
         "QQP.tsv": 390965,
         "RTE.tsv": 3000,

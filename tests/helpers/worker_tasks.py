@@ -23,7 +23,7 @@ def fail(number: int) -> int:
 
 
 def complain(number: int) -> int:
-    raise UserError("--this is yours to mend")
+    raise UserError("--this is yours to fix")
 
 
 def die(number: int) -> int:
@@ -85,7 +85,7 @@ def wait_for_ever(started: Path | None = None) -> None:
 
 
 class NeverLoaded:
-    """Whoever unpickles it waits for ever."""
+    """Whoever unpickles it waits forever."""
 
     def __init__(self, started: Path) -> None:
         self.started = started

@@ -26,7 +26,7 @@ def test_micro_batches_are_the_rows_of_the_step_in_order_each_with_its_key(shard
         real = [each for each in every if each.num_rows]
         np.testing.assert_array_equal(torch.cat([each.ids for each in real]), whole(step))
         assert torch.equal(torch.cat([each.draws for each in real]), row_keys(7, step, whole.sample_numbers(step)))
-        assert len(set(map(len, of_ranks))) == 1  # else one rank would wait for the others for ever
+        assert len(set(map(len, of_ranks))) == 1  # else one rank would wait for the others forever
         assert all(len(each.ids) for each in every)  # a micro-batch without rows still has something to compute
 
 

@@ -234,7 +234,7 @@ def role_text(found: re.Match[str]) -> str:
 # -- prose or not -------------------------------------------------------------------------------------------------------
 
 MIN_CHARACTERS, MIN_WORDS, MAX_WORDS = 40, 8, 500
-BEGINS = re.compile(r"[\"'“(]?[A-Z]")
+SENTENCE_START = re.compile(r"[\"'“(]?[A-Z]")
 ENDS = re.compile(r"[.!?:][\"'”)]{0,2}$")
 # an ordinary word in its punctuation; what is left over is names, numbers and symbols
 ORDINARY = re.compile(r"(?<!\S)[(\"'“‘]{0,2}(?:[A-Z]?[a-z]+(?:['’/-][a-z]+){0,3}|I|A)[.,;:!?)\"'”’]{0,3}(?!\S)")
@@ -264,7 +264,7 @@ def readable_part(text: str) -> list[str]:
     """The first sentences of a paragraph, up to the one that is not prose."""
     kept: list[str] = []
     for sentence in SENTENCE_END.split(text):
-        if REFUSED.search(sentence) or not (BEGINS.match(sentence) and ENDS.search(sentence)):
+        if REFUSED.search(sentence) or not (SENTENCE_START.match(sentence) and ENDS.search(sentence)):
             break
         kept.append(sentence)
     while kept and not is_readable(" ".join(kept)):
@@ -274,7 +274,7 @@ def readable_part(text: str) -> list[str]:
 
 def is_readable(text: str) -> bool:
     """Whether a line reads like English: whole sentences, ordinary words, and enough of the small ones."""
-    if len(text) < MIN_CHARACTERS or not BEGINS.match(text) or not ENDS.search(text):
+    if len(text) < MIN_CHARACTERS or not SENTENCE_START.match(text) or not ENDS.search(text):
         return False
     words = text.split()
     num_words = len(words)

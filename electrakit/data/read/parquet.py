@@ -9,7 +9,7 @@ from electrakit.common.safe_load import hub_problem
 from electrakit.data.read.files import TOO_MUCH, Allowance
 from electrakit.data.read.notes import Notes
 
-BATCH_BYTES = 2**20
+READ_BYTES = 2**20
 MAX_DICTIONARY_BYTES = 256 * 2**20  # of different texts that a parquet file keeps in one place: it is read as a whole
 
 
@@ -96,7 +96,7 @@ def _longest_dictionary(table: Any, field: str) -> int:
 def _rows_at_a_time(table: Any) -> int:
     """So many rows of a parquet file that they are about a megabyte, 16 at the most: rows differ in length."""
     longest = max((group.total_byte_size // max(1, group.num_rows) for group in _row_groups(table)), default=0)
-    return max(1, min(16, BATCH_BYTES // max(1, longest)))
+    return max(1, min(16, READ_BYTES // max(1, longest)))
 
 
 def _row_groups(table: Any) -> Iterator[Any]:

@@ -46,7 +46,7 @@ SMALL_ARCHIVE_BYTES = 2 * 2**20  # OpenWebText's have 0.6 MB; a larger one is re
 DOCUMENT_WEIGHT = 256  # a document counts for this many bytes at least: rows of short ones are mostly padding
 ARCHIVE_WEIGHT = 4  # times its bytes: what comes out of it
 MAX_TAIL_BYTES = 2**16  # of a dump, where its end is looked for
-MAX_DEPTH = 3  # archives within archives
+MAX_ARCHIVE_DEPTH = 3  # archives within archives
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ class _Reader:
         if not head:
             if self.notes.total == num_noted:  # else its damage has been noted
                 self.notes.add("empty file", name)
-        elif (is_tar or is_zip) and depth == MAX_DEPTH:
-            self.notes.add(f"archive within {MAX_DEPTH} archives; left out", name)
+        elif (is_tar or is_zip) and depth == MAX_ARCHIVE_DEPTH:
+            self.notes.add(f"archive within {MAX_ARCHIVE_DEPTH} archives; left out", name)
         elif is_tar:
             for member, content in tar_members(stream, name, self.notes):
                 yield from self._file(content, member, depth + 1, is_openwebtext)

@@ -180,7 +180,7 @@ SMALL_DIGITS = {
 }
 NEEDS_PARSER = re.compile(r"\{\{|</?[a-zA-Z]|://|\[//|\[mailto:")
 # the parser backtracks: its time grows with the square of the brackets that open and do not close
-MAX_OPENERS, MAX_CHARACTERS = 120, 50_000
+MAX_OPENERS, MAX_PARAGRAPH_CHARACTERS = 120, 50_000
 
 
 def inline(paragraph: str) -> str:
@@ -188,7 +188,7 @@ def inline(paragraph: str) -> str:
     if not NEEDS_PARSER.search(paragraph):
         return paragraph
     num_openers = paragraph.count("<") + paragraph.count("[") + paragraph.count("{{") + paragraph.count("://")
-    if num_openers > MAX_OPENERS or len(paragraph) > MAX_CHARACTERS:
+    if num_openers > MAX_OPENERS or len(paragraph) > MAX_PARAGRAPH_CHARACTERS:
         return stripped(paragraph)
     try:
         return stripped(text_of(mwparserfromhell.parse(paragraph, skip_style_tags=True)))
@@ -292,7 +292,7 @@ UNSEEN = re.compile(
     "[\ue000\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufffe\uffff\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
 # repeats are bounded: an unbounded one that need not match takes quadratic time on a long run of commas
-# most lines hold nothing to mend, and one search tells
+# most lines hold nothing to fix, and one search tells
 SUSPECT = re.compile(
     r"[\s,;:(\[][,;:.!?)\]]|[,;:(\[]\s[,;:)\]]|[(\[]\s|\((?:or|and|also|from|pronounced)\b|\"\s?\"|“\s?”"
 )

@@ -67,7 +67,7 @@ class JsonObject:
 def read_squad(data: str, task: Task, split: Split) -> SquadExamples:
     """The questions of a split. Training questions whose answer is not where the file says are left out."""
     path = require_file(data, task, split)
-    found = read_json(path, task)
+    found = read_squad_json(path, task)
     warnings = rows_warning(task, split, len(found.questions), "questions")
     kept = [one for one in found.questions if split.name != "train" or is_in_place(one, found.contexts[one.context])]
     if not kept:
@@ -80,7 +80,7 @@ def read_squad(data: str, task: Task, split: Split) -> SquadExamples:
 def read_unlabelled(path: Path) -> SquadExamples:
     """Questions without answers, from a file of SQuAD or a table with a question and a context in each row."""
     if path.suffix.lower() == ".json":
-        return read_json(path)
+        return read_squad_json(path)
     table = read_user_table(path)
     missing = {"question", "context"} - set(table.columns)
     if missing:
@@ -96,7 +96,7 @@ def read_unlabelled(path: Path) -> SquadExamples:
     return SquadExamples(unique(found), list(contexts), table.warnings)
 
 
-def read_json(path: Path, task: Task | None = None) -> SquadExamples:
+def read_squad_json(path: Path, task: Task | None = None) -> SquadExamples:
     """All questions and texts of a file of SQuAD, in their order; without a task, the answers are not read."""
     try:
         content = json.loads(path.read_bytes())

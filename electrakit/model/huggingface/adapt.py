@@ -15,7 +15,7 @@ from electrakit.model.huggingface.families import (
     require_masked_lm,
     tie_output_table,
 )
-from electrakit.model.huggingface.inputs import InputsFor, call, original, warn_of_no_segments
+from electrakit.model.huggingface.inputs import InputsFor, call_model, original, warn_of_no_segments
 from electrakit.model.networks import Discriminator, Network
 from electrakit.model.parts import gather
 
@@ -89,7 +89,7 @@ class Adapter(nn.Module):
 
     def logits(self, ids: Tensor) -> Tensor:
         """The logits of the model's own head, whatever their shape."""
-        output = call(self.model, ids, self.inputs_for(ids))
+        output = call_model(self.model, ids, self.inputs_for(ids))
         logits = getattr(output, "logits", None)
         if logits is None and isinstance(output, Tensor | tuple):
             logits = _first_tensor(output)
@@ -167,7 +167,7 @@ class LayerDiscriminator(Adapter):
         # Only during this forward: a lasting hook would be pickled with the user's model.
         hook = layer.register_forward_hook(lambda module, args, output: outputs.append(output))
         try:
-            call(self.model, ids, self.inputs_for(ids))
+            call_model(self.model, ids, self.inputs_for(ids))
         finally:
             hook.remove()
         where = f"layer {self.layer!r} of discriminator {_name(self.model)}"

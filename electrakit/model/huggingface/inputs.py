@@ -74,12 +74,12 @@ class InputsFor:
         return inputs
 
 
-def call(model: nn.Module, ids: Tensor, inputs: dict[str, Tensor]) -> Any:
+def call_model(model: nn.Module, ids: Tensor, inputs: dict[str, Tensor]) -> Any:
     """Run the model. A Sequential passes no keyword arguments on, so its first module is called with them, then the others."""
     if not _is_chain(model):
         return model(ids, **inputs)
     first, *others = model.children()
-    output = call(first, ids, inputs)
+    output = call_model(first, ids, inputs)
     for module in others:
         output = module(output)
     return output

@@ -1,4 +1,4 @@
-// A question in, an answer out; what goes wrong becomes a line for the person at the page.
+// Sends requests to the server; errors become one line for the user.
 
 export class Trouble extends Error {}
 

@@ -1,4 +1,4 @@
-// A text in, a round of the training game out: who finds the words that the generator has put in?
+// Plays a round of the training game.
 
 import { ask, Trouble } from "./api.js";
 import { gapsOf, make, percent } from "./tokens.js";

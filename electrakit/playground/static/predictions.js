@@ -1,4 +1,4 @@
-// A token in, a small window out: what the generator would say there. One click puts it in.
+// Shows the generator's predictions for a token; a click inserts one.
 
 import { ask, Trouble } from "./api.js";
 import { make, percent } from "./tokens.js";

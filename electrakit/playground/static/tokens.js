@@ -1,4 +1,4 @@
-// Tokens in, a line of coloured buttons out. What has not changed stays in place, so that its colour can glide.
+// Draws tokens as coloured buttons; what has not changed stays in place.
 
 const LONGEST = 20; // letters on a phone
 const MAY_BREAK = "\u200b"; // a space without width

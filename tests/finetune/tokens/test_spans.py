@@ -10,7 +10,7 @@ import transformers
 import electrakit as ek
 from electrakit.common.errors import UserError
 from electrakit.config.finetune import FinetuneSettings
-from electrakit.finetune.classifier import load_tokenizer
+from electrakit.finetune.classifier import load_transformers_tokenizer
 from electrakit.finetune.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.model import open_token_model
 from electrakit.finetune.tokens.spans import (
@@ -173,7 +173,7 @@ def test_a_tiny_model_learns_which_questions_have_no_answer(folder, tmp_path, ca
     assert electra("predict", out / "model", folder / "second" / "dev-v2.0.json") == 0
     assert json.loads(capsys.readouterr().out) == files["predictions"]
     # opened again it says the same, with its file beside it
-    model, tokenizer = open_token_model(str(out / "model"), task), load_tokenizer(str(out / "model"))
+    model, tokenizer = open_token_model(str(out / "model"), task), load_transformers_tokenizer(str(out / "model"))
     rows = encode_squad(examples, tokenizer, 64, False)
     logits = evaluate(model, rows, tokenizer.pad_token_id, torch.device("cpu"), FinetuneSettings())
     _, null_odds = answers_of(rows, logits)
@@ -201,7 +201,9 @@ def test_the_threshold_of_a_bad_model_is_searched(folder, tmp_path):
 def test_the_same_answer_to_all_questions_is_a_collapse(folder, is_second):
     task = TOKEN_TASKS["squad2" if is_second else "squad"]
     data = str(folder / ("second" if is_second else "first"))
-    rows = encode_squad(read_squad(data, task, task.split("dev")), load_tokenizer(str(folder / "bert")), 64, False)
+    rows = encode_squad(
+        read_squad(data, task, task.split("dev")), load_transformers_tokenizer(str(folder / "bert")), 64, False
+    )
     logits = np.zeros((len(rows.ids), 3 if is_second else 2), np.float32)
     for number in range(len(rows)):
         start, end, is_impossible = rows.labels[number, :3]
@@ -222,7 +224,9 @@ def test_answers_are_found_across_windows(folder, tmp_path):
     """The logits say it: the right span in its windows, and less likely ones elsewhere."""
     task = TOKEN_TASKS["squad"]
     data = str(write_squad(tmp_path, num_words=150))
-    rows = encode_squad(read_squad(data, task, task.split("dev")), load_tokenizer(str(folder / "bert")), 40, False)
+    rows = encode_squad(
+        read_squad(data, task, task.split("dev")), load_transformers_tokenizer(str(folder / "bert")), 40, False
+    )
     logits = np.zeros((len(rows.ids), 2), np.float32)
     for number in range(len(rows)):
         start, end = rows.labels[number, :2]

@@ -10,7 +10,7 @@ import transformers
 
 import electrakit as ek
 from electrakit.common.errors import UserError
-from electrakit.finetune.classifier import load_tokenizer
+from electrakit.finetune.classifier import load_transformers_tokenizer
 from electrakit.finetune.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.tags import (
     NO_TAG,
@@ -135,7 +135,7 @@ def test_damage_is_named_with_file_and_line(tmp_path, content, message):
 def test_the_first_token_of_a_word_carries_its_tag_and_what_is_cut_is_outside(folder, tmp_path):
     read(tmp_path, 'bal."dem X B-NP\nfon X O\ngood X B-VP\nbad X I-VP\n')
     read(tmp_path, "x X O\n", "test")
-    task, tokenizer = with_labels(str(tmp_path), TASK), load_tokenizer(str(folder / "bert"))
+    task, tokenizer = with_labels(str(tmp_path), TASK), load_transformers_tokenizer(str(folder / "bert"))
     examples = read_chunks(str(tmp_path), task, task.split("train"))
     rows = encode_tags(examples, tokenizer, 32, True)
     assert tokenizer.convert_ids_to_tokens(rows.ids) == ["[CLS]", "bal", ".", '"', "dem", "fon", "good", "bad", "[SEP]"]
