@@ -12,7 +12,7 @@ from torch import nn
 
 from electrakit.common.errors import UserError, one_line
 from electrakit.common.safe_load import load_full_model
-from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
+from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, load_tokenizer
 from electrakit.model.counts import HeadKind
 from electrakit.model.huggingface.adapt import as_discriminator, as_generator
 from electrakit.playground.pair import Pair
@@ -36,7 +36,7 @@ def open_pair(place: str | os.PathLike[str], generator: str | os.PathLike[str] |
     # The discriminator's tokenizer, if it has one.
     tokenizer = load_tokenizer(folders.get("replaced") or folders["words"])
     for folder in folders.values():
-        check_vocabulary(tokenizer, folder)
+        require_same_vocabulary(tokenizer, folder)
     networks = {head: load_network(folder, head, tokenizer) for head, folder in folders.items()}
     lengths = [tokenizer.config.get("model_max_length"), *map(max_length_of, networks.values())]
     max_tokens = min(MAX_TOKENS, *(length for length in lengths if isinstance(length, int)))
@@ -125,9 +125,9 @@ def head_of(folder: Path) -> HeadKind:
 # --- loading them ---
 
 
-def check_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
+def require_same_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
     """Both networks must have the same vocabulary."""
-    if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt")):
+    if not has_tokenizer_files(folder):
         return
     theirs = load_tokenizer(folder).vocabulary
     if theirs != tokenizer.vocabulary:
