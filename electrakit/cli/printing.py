@@ -15,7 +15,7 @@ from rich.text import Text
 
 import electrakit as ek
 from electrakit.common.words import DASH, format_percent, format_size
-from electrakit.config.corpus import SHARDS_MANIFEST, DoctorConfig, PrepareConfig, TokenizerConfig
+from electrakit.config.corpus import SHARDS_MANIFEST, SHARDS_TOKENIZER, DoctorConfig, PrepareConfig, TokenizerConfig
 from electrakit.config.finetune import BEST, FinetuneConfig, GlueConfig, PredictConfig, SearchConfig
 from electrakit.config.outputs import ConvertConfig, DemoConfig, ExportConfig, PlayConfig, ReportConfig
 
@@ -67,10 +67,10 @@ def print_summary(shards: Path, console: Console) -> None:
         table.add_row(split, documents, rows, tokens, f"{padding:.1%}", lost, str(len(entry.files)))
     console.print(table)
     split = next(iter(manifest.splits))  # train, unless the corpus is so small that it has none
-    if manifest.plan["valid"] and "valid" not in manifest.splits:
-        console.print(f"[yellow]No document fell to validation: {manifest.plan['valid']:.1%} of so few is none.")
+    if manifest.valid_share and "valid" not in manifest.splits:
+        console.print(f"[yellow]No document fell to validation: {manifest.valid_share:.1%} of so few is none.")
     batches = ek.Batches(shards, 1, split=split, shuffle=False, verify=False)
-    vocabulary = ek.load_tokenizer(shards / "tokenizer").vocabulary
+    vocabulary = ek.load_tokenizer(shards / SHARDS_TOKENIZER).vocabulary
     for number in sorted({batches.num_rows * quarter // 4 for quarter in (1, 2, 3)}):
         row = _decoded(number, batches(number)[0], vocabulary, manifest.special_ids)
         console.print(Padding(row, (1, 0, 0, 2)))
@@ -104,10 +104,9 @@ def run_glue(config: GlueConfig) -> None:
         screen.out(f"{config.download}: {len(results.downloaded)} files of GLUE are there")
         return
     found = tasks_table(results.tasks)
-    # A terminal has no room for all.
-    columns = [place for place, name in enumerate(found.header) if name not in ("best seed", "notes")]
+    columns = [place for place, column in enumerate(found.columns) if column.on_terminal]
     rows = dict(zip(results.tasks, found.rows, strict=True))
-    table = Table(*(found.header[place] for place in columns))
+    table = Table(*(found.columns[place].title for place in columns))
     for name in dict.fromkeys((*AVERAGED, *rows)):
         cells = [rows[name].cells[place] for place in columns] if name in rows else []
         table.add_row(*(cells or [TASKS[name].title, *[DASH] * (len(columns) - 1)]))
@@ -150,7 +149,7 @@ def run_search(config: SearchConfig) -> None:
 
     found = trials_table(ek.search(**vars(config)))
     # Narrow enough for 80 columns.
-    table = Table(*(name.replace(" ", "\n") for name in found.header), box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(*(column.title.replace(" ", "\n") for column in found.columns), box=SIMPLE_HEAD, pad_edge=False)
     for row in found.rows[:MAX_TRIALS]:
         table.add_row(*row.cells)
     screen.print(table)

@@ -19,6 +19,8 @@ RowStyle = Literal["full", "official", "crude"]
 
 SHARDS_MANIFEST = "manifest.json"
 """What a folder of shards holds. It is written last: without it the folder is unfinished."""
+SHARDS_SOURCES = "sources.jsonl"
+SHARDS_TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +119,11 @@ class PrepareConfig(CorpusConfig):
             return content
         names = [entry.name for entry in fields(cls) if entry.name != "tokenizer"]
         settings = {name: content["plan"][name] for name in names if name in content["plan"]}
-        sources = path.with_name("sources.jsonl")
+        sources = path.with_name(SHARDS_SOURCES)
         if sources.is_file():
             lines = sources.read_text(encoding="utf-8").splitlines()
             settings["inputs"] = [json.loads(line)["name"] for line in lines]
-        return {**settings, "tokenizer": str(path.with_name("tokenizer"))}
+        return {**settings, "tokenizer": str(path.with_name(SHARDS_TOKENIZER))}
 
     def check(self) -> None:
         super().check()

@@ -97,6 +97,8 @@ class PlayConfig(VerbSettings):
         if not 1 <= len(self.models) <= 2:
             what = f"{len(self.models)} models are named" if self.models else "no model is named"
             raise UserError(f"{what}; name one, as electra play hf/mine, or two to see them side by side")
+        if not 0 <= self.port <= 65_535:
+            raise UserError(f"--port {self.port}: ports are numbers from 1 to 65535, and 0 takes a free one")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import xxhash
 from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_file, hash_text
 from electrakit.common.progress import progress
-from electrakit.config.corpus import SHARDS_MANIFEST, PrepareConfig
+from electrakit.config.base import read_fields
+from electrakit.config.corpus import SHARDS_MANIFEST, SHARDS_SOURCES, PrepareConfig
 from electrakit.data.read import docstrings
 from electrakit.data.read.sources import CorpusInput
 from electrakit.data.rows import DocumentCounts
@@ -23,7 +24,6 @@ SHARDS_FORMAT = 1  # of manifest.json
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 REQUIRED_KEYS = ("length", "dtype", "vocab_size", "special_ids", "splits")
 PREPARE_AGAIN = "copy the folder again, or remove it and run electra prepare again"
-SOURCES = "sources.jsonl"
 MIN_BYTES_FOR_A_BAR = 2**30  # hashing runs at the speed of the disk: below this it takes a moment
 
 
@@ -44,6 +44,15 @@ class ManifestSplit(DocumentCounts):
     """The counts of one split, and its files."""
 
     files: list[ShardFile] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SourcesSummary:
+    """All sources together."""
+
+    files: int = 0
+    bytes: int = 0
+    xxh3_128: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +78,15 @@ class Manifest:
     @property
     def tokenizer_fingerprint(self) -> str | None:
         return self.plan.get("tokenizer")
+
+    @property
+    def valid_share(self) -> float:
+        """Of the documents, as it was asked for."""
+        return self.plan["valid"]
+
+    @property
+    def sources(self) -> SourcesSummary:
+        return read_fields(SourcesSummary, self.plan.get("sources", {}))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -224,11 +242,8 @@ def make_plan(config: PrepareConfig, tokenizer: TokenizerFiles, inputs: list[Cor
     """All that decides the shards' bytes; reads each source, unless `config.out` knows it and it has not been touched."""
     settings = {name: value for name, value in config.identity().items() if name not in ("inputs", "tokenizer")}
     sources = _fingerprint_sources(inputs, _read_sources(config.out))
-    summary = {
-        "files": len(sources),
-        "bytes": sum(one.bytes or 0 for one in sources),
-        "xxh3_128": hash_text(json.dumps([one.identity for one in sources])),
-    }
+    num_bytes, digest = sum(one.bytes or 0 for one in sources), hash_text(json.dumps([one.identity for one in sources]))
+    summary = asdict(SourcesSummary(len(sources), num_bytes, digest))
     read_once = [one.name for one in inputs if one.name == "-" or (one.path and not Path(one.path).is_file())]
     return Plan({**settings, "tokenizer": tokenizer.fingerprint, "sources": summary}, sources, read_once)
 
@@ -239,7 +254,7 @@ def make_plan(config: PrepareConfig, tokenizer: TokenizerFiles, inputs: list[Cor
 def _read_sources(out: Path) -> list[SourceFile]:
     """Those of an earlier start on this folder; none if there was none, or the list is damaged."""
     try:
-        lines = (out / SOURCES).read_text(encoding="utf-8").splitlines()
+        lines = (out / SHARDS_SOURCES).read_text(encoding="utf-8").splitlines()
         return [SourceFile(**json.loads(line)) for line in lines]
     except (OSError, ValueError, TypeError):
         return []

@@ -14,7 +14,15 @@ import numpy as np
 from electrakit.common.atomic import write_lock
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.progress import console
-from electrakit.config.corpus import SHARDS_MANIFEST, Engine, PrepareConfig, RowStyle, SourceFormat, Splitting
+from electrakit.config.corpus import (
+    SHARDS_MANIFEST,
+    SHARDS_TOKENIZER,
+    Engine,
+    PrepareConfig,
+    RowStyle,
+    SourceFormat,
+    Splitting,
+)
 from electrakit.data.corpus import Selection, map_corpus, print_notes, require_documents
 from electrakit.data.encode import Encoder
 from electrakit.data.encode_fast import slow_path_notice
@@ -114,7 +122,7 @@ def _add_documents(
     """Read, encode and pack what is not yet in the folder, and append it."""
     done = folder.progress
     selection = Selection(config, done.num_documents, folder.seen)
-    work = functools.partial(build_rows, str(config.out / "tokenizer"), config, folder.dtype, done.fast)
+    work = functools.partial(build_rows, str(config.out / SHARDS_TOKENIZER), config, folder.dtype, done.fast)
     remarks = [tokenizer.remark, slow_path_notice(tokenizer.json) if done.fast else ""]
     with contextlib.closing(map_corpus(config, sources, work, "preparing", done.after)) as batches:
         for batch in batches:

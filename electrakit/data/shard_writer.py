@@ -23,9 +23,9 @@ from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_file
 from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
-from electrakit.config.corpus import SHARDS_MANIFEST, PrepareConfig
+from electrakit.config.corpus import SHARDS_MANIFEST, SHARDS_SOURCES, SHARDS_TOKENIZER, PrepareConfig
 from electrakit.data.corpus import BatchResult
-from electrakit.data.manifest import DTYPES, SOURCES, Manifest, ManifestSplit, Plan, ShardFile
+from electrakit.data.manifest import DTYPES, Manifest, ManifestSplit, Plan, ShardFile
 from electrakit.data.read.notes import CorpusNote, Notes
 from electrakit.data.rows import COUNTS, DocumentCounts, Rows
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
@@ -35,7 +35,7 @@ SKIPPED_FILE = "skipped.jsonl"
 PROGRESS_FOLDER = ".prepare"
 SHARD = re.compile(r"(train|valid|test)-[0-9]{5}\.bin(\.partial)?")
 # Written under a temporary name first.
-ATOMIC_FILES = ("plan.json", "progress.json", SHARDS_MANIFEST, SOURCES, SKIPPED_FILE)
+ATOMIC_FILES = ("plan.json", "progress.json", SHARDS_MANIFEST, SHARDS_SOURCES, SKIPPED_FILE)
 NUM_PLACES = 5  # of each note in the manifest; skipped.jsonl has more
 OUR_FILES = re.compile(
     rf"{SHARD.pattern}|manifest\.json|(sources|skipped)\.jsonl|\.lock|tokenizer/(tokenizer\.json|tokenizer_config\.json|vocab\.txt)"
@@ -122,7 +122,7 @@ class ShardFolder:
         self.next_save = time.monotonic()
         self.progress = (self._saved_progress() if fast else None) or self._start(PrepareProgress(notes, fast))
         sources = "".join(json.dumps(asdict(one)) + "\n" for one in plan.sources)
-        atomic_write(self.path / SOURCES, sources.encode(), self.progress_folder)
+        atomic_write(self.path / SHARDS_SOURCES, sources.encode(), self.progress_folder)
         self.writers = {
             split: ShardWriter(self.path, split, config.length, DTYPES[self.dtype], config.shard_mb, written)
             for split, written in self.progress.files.items()
@@ -158,10 +158,10 @@ class ShardFolder:
 
     def _check_is_ours(self) -> None:
         """Never overwrite what another program, or another run, has made."""
-        lists = (SOURCES, SKIPPED_FILE)
+        lists = (SHARDS_SOURCES, SKIPPED_FILE)
         foreign = [one.name for one in self.path.iterdir() if SHARD.fullmatch(one.name) or one.name in lists]
-        if (self.path / "tokenizer").exists() and not has_tokenizer(self.path, self.tokenizer):
-            foreign.append("tokenizer")
+        if (self.path / SHARDS_TOKENIZER).exists() and not has_tokenizer(self.path, self.tokenizer):
+            foreign.append(SHARDS_TOKENIZER)
         if foreign:
             raise UserError(f"{self.path} holds {min(foreign)} of something else; name another --out")
 
@@ -170,7 +170,7 @@ class ShardFolder:
         self._write_json(self.progress_folder / "plan.json", self._plan_json())
         self._write_json(self.progress_folder / "progress.json", progress.as_json())  # from now on, the folder is ours
         if not has_tokenizer(self.path, self.tokenizer):
-            self.tokenizer.for_length(self.config.length).save(self.path / "tokenizer")
+            self.tokenizer.for_length(self.config.length).save(self.path / SHARDS_TOKENIZER)
         return progress
 
     def _plan_json(self) -> dict[str, Any]:
@@ -335,7 +335,7 @@ def _skipped_lines(notes: Notes) -> bytes:
 
 def has_tokenizer(out: Path, wanted: TokenizerFiles) -> bool:
     """Whether this very tokenizer lies beside the shards."""
-    path = out / "tokenizer" / "tokenizer.json"  # the last file of a tokenizer to be written
+    path = out / SHARDS_TOKENIZER / "tokenizer.json"  # the last file of a tokenizer to be written
     try:
         return path.is_file() and load_tokenizer(path).fingerprint == wanted.fingerprint
     except UserError:

@@ -69,6 +69,10 @@ class TokenizerFiles:
             atomic_write(folder / name, text.encode())
 
 
+def has_tokenizer_files(folder: Path) -> bool:
+    return any((folder / name).exists() for name in TOKENIZER_FILES)
+
+
 def load_tokenizer(name: str | Path) -> TokenizerFiles:
     """Open a folder, a tokenizer.json, a vocab.txt, or a name on the hub."""
     path = Path(name)

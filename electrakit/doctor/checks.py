@@ -79,8 +79,7 @@ def has_hardly_moved(evidence: Evidence) -> float | None:
     if start is None or not loss:
         return None
     goal = limits.ENTROPY_OF_TEXT * start if evidence.unigram_entropy is None else evidence.unigram_entropy
-    is_continued = any(evidence.run.settings.get(name) for name in ("init_generator", "init_discriminator"))
-    if is_continued or goal > 0.97 * start:
+    if evidence.run.stored.is_continued or goal > 0.97 * start:
         return None  # it started from other weights, or has nothing to gain
     share = (start - loss.last_quarter) / (start - goal)
     return max(0.0, share) if share < limits.HARDLY_MOVED and loss.last_quarter <= 1.02 * loss.values.min() else None
@@ -95,7 +94,7 @@ def generator_too_strong(evidence: Evidence) -> Iterator[Finding]:
     accuracy = evidence.settled("sampled_acc")
     if len(accuracy) < limits.FEWEST_LINES or (level := limits.TOO_STRONG.level(accuracy.last_quarter)) is None:
         return
-    rate, chosen = evidence.settled("replaced_rate"), evidence.setting("objective", "mask_prob", 0.15)
+    rate, chosen = evidence.settled("replaced_rate"), evidence.run.stored.mask_prob
     seen = f"sampled accuracy {accuracy.last_quarter:.2f} up to step {evidence.run.step:,}"
     if rate:
         replaced = format_share(rate.last_quarter)
@@ -239,7 +238,7 @@ def not_finite(evidence: Evidence) -> tuple[int, Finding] | None:
 
 
 def clipping(evidence: Evidence) -> Iterator[Finding]:
-    longest, norm = evidence.setting("optim", "max_grad_norm", None), evidence.settled("grad_norm")
+    longest, norm = evidence.run.stored.max_grad_norm, evidence.settled("grad_norm")
     if longest is None or len(norm) < limits.FEWEST_LINES or not evidence.is_settled:
         return
     if has_hardly_moved(evidence) is not None:
@@ -255,8 +254,8 @@ def clipping(evidence: Evidence) -> Iterator[Finding]:
 
 def sharing(evidence: Evidence) -> Iterator[Finding]:
     """Whether the two networks of the newest checkpoint have the same word embeddings."""
-    share, checkpoint = evidence.run.settings.get("share"), evidence.run.checkpoint
-    if share not in ("embeddings", "encoder") or not evidence.run.settings.get("generator") or checkpoint is None:
+    share, checkpoint = evidence.run.stored.share, evidence.run.checkpoint
+    if share not in ("embeddings", "encoder") or not evidence.run.stored.generator or checkpoint is None:
         return
     tables = [word_table(checkpoint / name / layout.WEIGHTS_FILE) for name in ("generator", "discriminator")]
     if tables[0] is None or tables[1] is None or np.array_equal(tables[0], tables[1]):
@@ -354,7 +353,7 @@ def completeness(evidence: Evidence) -> Iterator[Finding]:
     run = evidence.run
     if run.is_complete:
         return
-    budget = run.settings.get("budget")
+    budget = run.stored.budget
     seen = f"step {run.step:,} of {f'what {budget} allow' if budget else f'{evidence.num_steps:,}'}"
     log = run.path / layout.METRICS_FILE
     if log.exists():

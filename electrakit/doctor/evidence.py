@@ -5,12 +5,13 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from electrakit.common.errors import UserError
+from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.data.batches import Batches
 from electrakit.data.tokenizer_files import load_tokenizer
 from electrakit.doctor import limits
@@ -95,30 +96,25 @@ class Evidence:
 
     # --- settings ---
 
-    def setting(self, part: str, name: str, default: Any) -> Any:
-        """A setting of the run; one that its older version did not have gets the default."""
-        value = (self.run.settings.get(part) or {}).get(name)
-        return default if value is None else value
-
     @property
     def kind(self) -> str:
-        return self.setting("objective", "kind", "electra")
+        return self.run.stored.kind
 
     @property
     def warmup(self) -> int:
-        return self.setting("optim", "warmup_steps", 0)
+        return self.run.stored.warmup_steps
 
     @property
     def num_steps(self) -> int:
         """The planned steps; for a run with a time budget, those that are done."""
-        planned = 0 if self.run.settings.get("budget") else self.run.settings.get("steps") or 0
+        planned = 0 if self.run.stored.budget else self.run.stored.steps or 0
         return max(self.run.step, planned)
 
     @property
     def epochs(self) -> float | None:
         """How many times each row was seen."""
         num_rows = self.run.data.rows.get("train")
-        return self.run.step * (self.run.settings.get("batch_size") or 0) / num_rows if num_rows else None
+        return self.run.step * self.run.stored.batch_size / num_rows if num_rows else None
 
     # --- age ---
 
@@ -166,15 +162,15 @@ class Evidence:
     def copied_share(self) -> float:
         """Share of the chosen tokens that copying the visible ones gets right."""
         if self.kind != "mlm":
-            return 1 - self.setting("objective", "replace_prob", 0.85)
-        return 0.15 if self.setting("objective", "scheme", "bert") == "electra" else 0.1
+            return 1 - self.run.stored.replace_prob
+        return 0.15 if self.run.stored.scheme == "electra" else 0.1
 
     @property
     def floor(self) -> float | None:
         """The generator's loss if it only knows token frequencies and copies the visible tokens."""
         if self.unigram_entropy is None:
             return None
-        if self.kind == "mlm" and self.setting("objective", "scheme", "bert") == "bert":
+        if self.kind == "mlm" and self.run.stored.scheme == "bert":
             # A tenth stays as it is and a tenth becomes another token: a model cannot tell which.
             return 0.9 * self.unigram_entropy + 0.2 * math.log(2)
         return (1 - self.copied_share) * self.unigram_entropy
@@ -207,7 +203,7 @@ def read_text(shards: Path, files: tuple[tuple[str, str], ...]) -> TextMeasures 
         batches = Batches(shards, 1024, verify=False)
         if any(dict(files).get(file.name) != file.xxh3_128 for file in batches.files):
             return None
-        rows, tokenizer = sample_rows(batches, SAMPLE_ROWS), load_tokenizer(shards / "tokenizer")
+        rows, tokenizer = sample_rows(batches, SAMPLE_ROWS), load_tokenizer(shards / SHARDS_TOKENIZER)
         letters = row_measures(rows, tokenizer)[Measure.LETTERS_IN_A_ROW]
     except (OSError, ValueError, KeyError, UserError):
         return None

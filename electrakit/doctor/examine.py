@@ -10,7 +10,7 @@ import numpy as np
 
 from electrakit.common.errors import UserError
 from electrakit.common.progress import console
-from electrakit.config.corpus import SHARDS_MANIFEST, DoctorConfig, Engine, SourceFormat, Splitting
+from electrakit.config.corpus import SHARDS_MANIFEST, SHARDS_TOKENIZER, DoctorConfig, Engine, SourceFormat, Splitting
 from electrakit.data.batches import Batches
 from electrakit.data.corpus import SeenHashes, Selection, map_corpus, print_notes, require_documents
 from electrakit.data.manifest import PREPARE_AGAIN, read_manifest
@@ -289,7 +289,7 @@ def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     counts = manifest.counts
     if counts is None:
         raise UserError(f"{shards / SHARDS_MANIFEST} lacks counts: {PREPARE_AGAIN}")
-    tokenizer = load_tokenizer(shards / "tokenizer")
+    tokenizer = load_tokenizer(shards / SHARDS_TOKENIZER)
     split = next(iter(manifest.splits))
     batches = Batches(shards, 1024, split=split)
     rows = sample_rows(batches, max(1, int(config.max_mb * 1e6) // (8 * batches.length)))

@@ -13,10 +13,11 @@ from electrakit.common import plots
 from electrakit.common.templates import render
 from electrakit.common.words import count_runs, counted, format_duration, format_percent, format_words
 from electrakit.config.pretrain import PretrainConfig
+from electrakit.data.manifest import SourcesSummary
 from electrakit.data.rows import DocumentCounts
 from electrakit.export.card_facts import NetworkFacts, RunFacts, eval_results, glue_warnings, task_rows
 from electrakit.finetune.results import GlueResults
-from electrakit.runs.files import Environment, MetricsLine, RunFiles
+from electrakit.runs.files import Environment, MetricsLine
 
 # The plot of the losses, beside the card.
 LOSSES_PLOT = "training.png"
@@ -66,7 +67,7 @@ NETWORK_COLUMNS = {
 
 def write_card(facts: RunFacts, network: NetworkFacts, folder: Path) -> None:
     """README.md of a network: front matter, and a section for each question that people ask."""
-    settings, config = facts.run.settings, config_of(facts)
+    settings, config = facts.run.settings, facts.config
     auc, max_positions = (facts.validation or {}).get("disc_auc"), network.max_positions
     glue = facts.glue if network.name == "discriminator" and facts.glue and facts.glue.tasks else None
     hidden = LOCAL | (NOT_USED if network.is_custom else set())
@@ -103,23 +104,18 @@ def write_card(facts: RunFacts, network: NetworkFacts, folder: Path) -> None:
     (folder / "README.md").write_text(re.sub(r"\n{3,}", "\n\n", text), encoding="utf-8")
 
 
-def config_of(facts: RunFacts) -> PretrainConfig:
-    assert facts.run.config is not None  # the networks were built from it
-    return facts.run.config
-
-
 def metadata(facts: RunFacts, network: NetworkFacts, glue: GlueResults | None) -> Any:
     """As the Hub reads it: huggingface_hub checks the form."""
     from huggingface_hub import ModelCardData
 
-    base = facts.run.settings.get(f"init_{network.name}")
+    base = getattr(facts.config, f"init_{network.name}")
     results = eval_results(glue) if glue else []
     family = [] if network.model_type == "electra" else [network.model_type]
     return ModelCardData(
         library_name="transformers",
         license=facts.licence,
         pipeline_tag="fill-mask" if network.head == "words" else None,
-        base_model=base if isinstance(base, str) and is_hub_name(base) else None,
+        base_model=base if base is not None and is_hub_name(base) else None,
         tags=["electra", "electrakit", "pretraining", *family],
         model_name=facts.name if results else None,
         eval_results=results or None,
@@ -135,7 +131,7 @@ def data_rows(facts: RunFacts) -> list[tuple[str, str]]:
     manifest, num_valid = facts.manifest, facts.run.data.rows.get("valid", 0)
     train, counts = manifest.splits["train"], manifest.counts or DocumentCounts()
     return [
-        ("sources", describe_sources(facts.sources, manifest.plan.get("sources", {}))),
+        ("sources", describe_sources(facts.sources, manifest.sources)),
         ("documents", f"{counts.documents:,}"),
         ("tokens", f"{counts.tokens:,}, of them {train.tokens:,} for training"),
         ("rows", f"{train.rows:,} of {manifest.length} tokens for training, {num_valid:,} for validation"),
@@ -143,8 +139,8 @@ def data_rows(facts: RunFacts) -> list[tuple[str, str]]:
     ]
 
 
-def describe_sources(names: Sequence[str], known: dict[str, Any]) -> str:
-    text = f"{counted(known.get('files', len(names)), 'file')}, {known.get('bytes', 0) / 1e6:,.1f} MB"
+def describe_sources(names: Sequence[str], known: SourcesSummary) -> str:
+    text = f"{counted(known.files or len(names), 'file')}, {known.bytes / 1e6:,.1f} MB"
     if not names:
         return text
     # Neither may end the cell or the code in it.
@@ -153,7 +149,7 @@ def describe_sources(names: Sequence[str], known: dict[str, Any]) -> str:
 
 
 def training_facts(facts: RunFacts, is_custom: bool) -> list[tuple[str, str]]:
-    config, environment = config_of(facts), facts.run.environment
+    config, environment = facts.config, facts.run.environment
     optim, objective = config.optim, config.objective
     epochs = facts.num_rows / max(1, facts.run.data.rows.get("train", 0))
     of_all = "" if facts.step == config.steps or config.budget else f" of {config.steps:,}"
@@ -210,11 +206,10 @@ def is_hub_name(name: str) -> bool:
 # The picture
 
 
-def draw_losses(run: RunFiles, last_step: int) -> bytes:
+def draw_losses(facts: RunFacts) -> bytes:
     """A PNG of loss over steps, a panel for each network: thin as logged, thick smoothed, dots on validation text."""
-    lines = [line for line in run.lines if line["step"] <= last_step]
+    lines = [line for line in facts.run.lines if line["step"] <= facts.step]
     names = [name for name in LOSS_TITLES if any(line.get(name) is not None for line in lines)]
-    kind = run.settings.get("objective", {}).get("kind")
     figure, panels = plots.new_figure(5.2 * max(1, len(names)), 3.4, num_columns=max(1, len(names)))
     for axes, name, colour in zip(panels, names, plots.PALETTE, strict=False):
         train, valid = (points_of(lines, split, name) for split in ("train", "valid"))
@@ -225,7 +220,7 @@ def draw_losses(run: RunFiles, last_step: int) -> bytes:
             plots.draw_line(axes, steps, smooth, colour, raw=values, label="training, smoothed")
         if valid:
             axes.plot(*zip(*valid, strict=True), "o--", color="black", markersize=4, linewidth=0.8, label="validation")
-        axes.set_title(title_of(name, kind), fontsize=plots.FONT_SIZE)
+        axes.set_title(title_of(name, facts.kind), fontsize=plots.FONT_SIZE)
         plots.number_steps(axes)
         drawn = sorted(value for _, value in (*train, *valid))
         # Up to the 99th of a hundred values: one spike shall not flatten the rest.
@@ -236,7 +231,7 @@ def draw_losses(run: RunFiles, last_step: int) -> bytes:
     return plots.to_png(figure, dpi=150)
 
 
-def title_of(name: str, kind: str | None) -> str:
+def title_of(name: str, kind: str) -> str:
     if kind == "mlm":
         return "Loss of predicting masked tokens"
     if kind != "electra" and name == "disc_loss":

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from electrakit.common.errors import UserError
 from electrakit.common.words import DASH, count_runs, format_percent
+from electrakit.config.corpus import SHARDS_SOURCES
 from electrakit.config.outputs import ExportConfig
+from electrakit.config.pretrain import PretrainConfig
 from electrakit.data.manifest import Manifest, read_manifest
 from electrakit.export.onnx import OnnxMeasurement
-from electrakit.finetune.results import GlueResults
+from electrakit.finetune.results import RESULTS_FILE, GlueResults
 from electrakit.finetune.tasks import TASKS
 from electrakit.model.counts import HeadKind, flops_per_step
 from electrakit.model.huggingface.write_model import TrainedNetwork
@@ -30,10 +32,12 @@ HUB_METRICS = {"matthews": "matthews_correlation", "spearman": "spearmanr"}
 
 def read_glue(folder: Path, is_required: bool) -> GlueResults | None:
     """The results in a folder that `electra glue` wrote; None if there are none."""
-    path = folder / "results.json"
+    path = folder / RESULTS_FILE
     if not path.exists():
         if is_required:
-            raise UserError(f"--glue {folder} has no results.json; name the folder that electra glue wrote (its --out)")
+            raise UserError(
+                f"--glue {folder} has no {RESULTS_FILE}; name the folder that electra glue wrote (its --out)"
+            )
         return None
     try:
         return GlueResults.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -112,6 +116,7 @@ class RunFacts:
     place: str
     """The argument of `from_pretrained`."""
     run: RunFiles
+    config: PretrainConfig
     step: int
     seconds: float
     flops: float
@@ -125,7 +130,7 @@ class RunFacts:
 
     @property
     def kind(self) -> str:
-        return str(self.run.settings.get("objective", {}).get("kind", "electra"))
+        return self.config.objective.kind
 
     @property
     def validation(self) -> MetricsLine | None:
@@ -135,11 +140,11 @@ class RunFacts:
     @property
     def num_rows(self) -> int:
         """Rows that training has read."""
-        return self.step * int(self.run.settings.get("batch_size") or 0)
+        return self.step * self.config.batch_size
 
     @property
     def num_positions(self) -> int:
-        return self.num_rows * int(self.run.settings.get("length") or 0)
+        return self.num_rows * self.config.length
 
     @property
     def num_tokens(self) -> float:
@@ -170,20 +175,21 @@ class NetworkFacts:
 
 
 def facts_of_run(config: ExportConfig, run: RunFiles, checkpoint: Path, shards: Path | None) -> RunFacts:
-    progress = read_progress(checkpoint)
+    progress, pretrain_config = read_progress(checkpoint), read_config(run.path).settings
     manifest, sources = None, []
     with contextlib.suppress(UserError, OSError, ValueError, KeyError):
         if shards is not None:
             manifest = read_manifest(shards)
-            lines = (shards / "sources.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (shards / SHARDS_SOURCES).read_text(encoding="utf-8").splitlines()
             sources = sorted(map(json.loads, lines), key=lambda each: -each["bytes"])
     return RunFacts(
         name=(config.push or config.out.resolve().name).rpartition("/")[2],
         place=config.push or str(config.out),
         run=run,
+        config=pretrain_config,
         step=progress.step,
         seconds=progress.seconds,
-        flops=flops_per_step(read_config(run.path).settings) * progress.step,
+        flops=flops_per_step(pretrain_config) * progress.step,
         manifest=manifest,
         sources=[Path(each["name"]).name for each in sources],
         licence=config.licence,

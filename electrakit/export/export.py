@@ -19,6 +19,7 @@ from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_file
 from electrakit.common.json_files import write_json
 from electrakit.common.safe_load import weights_fingerprint
+from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.outputs import ExportConfig
 from electrakit.data.batches import Batches
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
@@ -31,7 +32,7 @@ from electrakit.model.huggingface.inputs import InputsFor
 from electrakit.model.huggingface.write_model import compare, write_transformers_model
 from electrakit.runs import layout
 from electrakit.runs.files import RunFiles, is_run, read_progress, read_run
-from electrakit.runs.settings import identity_of
+from electrakit.runs.settings import identity_of, read_config
 from electrakit.train.checkpoint import find_damage
 from electrakit.train.initial_weights import describe_data
 
@@ -97,7 +98,7 @@ def export(
             replace(tokenizer, config={**tokenizer.config, **settings}).save(network.folder(folder))
         results, notes = scores_of_weights(results, weights_fingerprint(folder), glue_folder, config)
         facts = replace(facts, glue=results)
-        plot, differences, measured = draw_losses(run_files, facts.step), {}, []
+        plot, differences, measured = draw_losses(facts), {}, []
         for network in networks:
             target = network.folder(folder)
             difference = differences[network.name] = compare(network, target, ids, special_ids)
@@ -132,7 +133,7 @@ def find_checkpoint(config: ExportConfig) -> tuple[RunFiles, Path]:
     run = read_run(path)
     steps = layout.checkpoint_steps(path)
     if not steps:
-        every = run.settings.get("save_every")
+        every = read_config(path).settings.save_every
         raise UserError(
             f"{path} has no checkpoint yet; the first is written after {every:,} steps, or when the training is stopped with Ctrl-C"
         )
@@ -178,11 +179,11 @@ def require_kept(place: Path) -> Iterator[None]:
 
 def find_tokenizer(run: RunFiles, place: Path, shards: Path | None) -> TokenizerFiles:
     """The one in the checkpoint; older checkpoints of masked language models have none, but their shards do."""
-    places = [place / "discriminator", *([] if shards is None else [shards / "tokenizer"])]
+    places = [place / "discriminator", *([] if shards is None else [shards / SHARDS_TOKENIZER])]
     found = next((one for one in places if (one / "tokenizer.json").exists()), None)
     if found is None:
         raise UserError(
-            f"there is no tokenizer for {run.path}: put its shards back to {run.settings.get('data')}, or copy tokenizer.json "
+            f"there is no tokenizer for {run.path}: put its shards back to {run.stored.data}, or copy tokenizer.json "
             f"and tokenizer_config.json into {places[0]}"
         )
     return load_tokenizer(found)

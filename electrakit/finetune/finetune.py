@@ -17,6 +17,7 @@ from electrakit.config.finetune import ClassifierHead, FinetuneConfig, Keep, Lab
 from electrakit.finetune.job import FinetuneJob, TaskData, load_rows, make_jobs
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.results import (
+    RESULTS_FILE,
     FinetuneResult,
     ScoresBySplit,
     best_results,
@@ -104,7 +105,7 @@ def finetune(
             files=files,
             test=test_scores,
         )
-        write_json(config.out / "results.json", result.as_json())
+        write_json(config.out / RESULTS_FILE, result.as_json())
         atomic_write(config.out / "results.html", task_page(result, runs, task_data.known_name or "").encode())
     return result
 

@@ -18,6 +18,7 @@ from electrakit.finetune.job import FinetuneJob, TaskData, make_jobs
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.read_glue import has_split, rows_warning
 from electrakit.finetune.results import (
+    RESULTS_FILE,
     GlueResults,
     JobResult,
     average,
@@ -99,7 +100,7 @@ def glue(
             ensembles=ensemble_scores(by_task, config.ensemble) if config.ensemble > 1 else {},
             submission=write_submission(predictions, config.out / "submission.zip", config.fill),
         )
-        write_json(config.out / "results.json", results.as_json())
+        write_json(config.out / RESULTS_FILE, results.as_json())
         atomic_write(config.out / "results.md", glue_markdown(results).encode())
         atomic_write(config.out / "scores.png", plot_scores(results))
         atomic_write(config.out / "losses.png", plot_losses(by_task))
@@ -176,8 +177,8 @@ def ensemble_scores(by_task: Mapping[str, Sequence[JobResult]], number: int) -> 
     for name in [name for name in TASKS if name in by_task]:
         task, best = TASKS[name], best_results(by_task[name], number)
         scores = []
-        for split, answers in best[0].details["answers"].items():
-            combined = combine(task, [np.asarray(result.details["logits"][split], float) for result in best])
+        for split, answers in best[0].answers.items():
+            combined = combine(task, [np.asarray(result.logits[split], float) for result in best])
             scores.append(METRICS[task.metrics[0]](answers, predictions_of(task, combined)))
         found[name] = float(np.mean(scores))
     return found

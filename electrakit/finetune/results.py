@@ -12,6 +12,8 @@ from electrakit.config.base import read_fields
 from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.tasks import AVERAGED, TASKS
 
+RESULTS_FILE = "results.json"
+"""Of each command, in its `out`."""
 ScoresBySplit = dict[str, dict[str, float]]
 """By split and metric."""
 
@@ -23,8 +25,12 @@ class EvaluationResult:
     scores: ScoresBySplit = field(default_factory=dict)
     collapsed: list[str] = field(default_factory=list)
     """Signs in the predictions that nothing was learned."""
-    details: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """More for the result's file: by name and split."""
+    answers: dict[str, list[float]] = field(default_factory=dict)
+    """By split, as the next three; empty for kinds of tasks that have none."""
+    predictions: dict[str, list[float]] = field(default_factory=dict)
+    logits: dict[str, list[list[float]]] = field(default_factory=dict)
+    threshold: dict[str, float] = field(default_factory=dict)
+    """Of the odds that a question has no answer."""
     files: dict[str, str] = field(default_factory=dict)
     """Predictions in formats of other tools: file name and content."""
 
@@ -52,8 +58,11 @@ class JobResult:
     losses: list[list[float]]
     """Pairs of step and training loss."""
     files: list[str]
-    details: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By name and split; in the file they stand beside the other fields."""
+    answers: dict[str, list[float]] = field(default_factory=dict)
+    """As in EvaluationResult, and the next three; the file has those that are not empty."""
+    predictions: dict[str, list[float]] = field(default_factory=dict)
+    logits: dict[str, list[list[float]]] = field(default_factory=dict)
+    threshold: dict[str, float] = field(default_factory=dict)
     head: str
     warnings: list[str]
     num_parameters: int = 0
@@ -71,17 +80,13 @@ class JobResult:
         return [(step, loss) for step, loss in self.losses if loss is not None]
 
     def as_json(self) -> dict[str, Any]:
-        content: dict[str, Any] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            content |= value if entry.name == "details" else {entry.name: value}
-        return content
+        optional = ("answers", "predictions", "logits", "threshold")
+        return {name: value for name, value in vars(self).items() if value or name not in optional}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         names = {entry.name for entry in fields(cls)}
-        known = {name: value for name, value in content.items() if name in names}
-        return cls(**known, details={name: value for name, value in content.items() if name not in names})
+        return cls(**{name: value for name, value in content.items() if name in names})
 
 
 REQUIRED = {entry.name for entry in fields(JobResult) if entry.default is MISSING and entry.default_factory is MISSING}
@@ -241,7 +246,7 @@ def summarise_glue(
     """All tasks in the order of the table. `more_warnings`: by task, added to those of the runs."""
     tasks = {}
     for name in [name for name in TASKS if by_task.get(name)]:
-        answers = by_task[name][0].details.get("answers", {})
+        answers = by_task[name][0].answers
         released = [split for split, each in answers.items() if len(each) == TASKS[name].split(split).num_rows]
         tasks[name] = summarise(GlueTaskResults, by_task[name], released_splits=released)
         tasks[name].warnings.extend(more_warnings.get(name, ()))
@@ -258,7 +263,7 @@ def average(medians: Mapping[str, float]) -> GlueAverage:
 def require_no_other_results(verb: str, out: Path) -> None:
     """A folder holds the results of one command: those of another would be overwritten."""
     try:
-        before = json.loads((out / "results.json").read_text(encoding="utf-8"))
+        before = json.loads((out / RESULTS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
     # The key that only the results of this command have.

@@ -12,6 +12,7 @@ from electrakit.common.words import count_runs, format_percent
 from electrakit.finetune.published import REFERENCE, REFERENCE_SCORES
 from electrakit.finetune.results import FinetuneResult, GlueResults, JobResult, TaskResults
 from electrakit.finetune.table import (
+    Column,
     ScoreRow,
     ScoreTable,
     average_note,
@@ -52,7 +53,7 @@ def task_page(result: FinetuneResult, jobs: Sequence[JobResult], name: str) -> s
         average=None,
         small_print=f"model {result.model}; preset {Path(result.preset).name}",
         heading="Scores × 100",
-        scores=ScoreTable(["split", "metric", "score"], rows),
+        scores=ScoreTable(list(map(Column, ("split", "metric", "score"))), rows),
     )
 
 

@@ -17,9 +17,9 @@ from electrakit.config.corpus import Engine
 from electrakit.config.finetune import BEST, ClassifierHead, FinetuneSettings, Keep, LabelKind, Precision, SearchConfig
 from electrakit.finetune.finetune import describe_task, find_data
 from electrakit.finetune.job import FinetuneJob, difference, make_jobs
-from electrakit.finetune.results import JobResult, TaskResults, require_no_other_results, summarise
+from electrakit.finetune.results import RESULTS_FILE, JobResult, TaskResults, require_no_other_results, summarise
 from electrakit.finetune.run_jobs import JobPool
-from electrakit.finetune.table import ScoreRow, ScoreTable
+from electrakit.finetune.table import Column, ScoreRow, ScoreTable
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -126,7 +126,7 @@ def search(
                 run_round(pool, study, config, jobs, unfinished)
         result = collect_results(study, config, jobs)
         write_json(config.out / BEST, make_preset(result, task_data.known_name))
-        write_json(config.out / "results.json", asdict(result))
+        write_json(config.out / RESULTS_FILE, asdict(result))
         atomic_write(config.out / "results.md", search_markdown(result).encode())
     if all(len(trial.collapsed) == len(trial.scores) for trial in result.trials):
         line = f"every trial collapsed: the settings in {config.out / BEST} are no better than others"
@@ -304,5 +304,5 @@ def trials_table(result: SearchResult) -> ScoreTable:
         cells = [str(trial.number), *(f"{trial.tried[name]:.3g}" for name in names), *map(format_percent, scores)]
         cells.append(", ".join(trial.notes) or DASH)
         rows.append(ScoreRow(cells))
-    titles = [name.replace("_", " ") for name in names]
-    return ScoreTable(["trial", *titles, result.metric, *(["min", "max"] if has_spread else []), "notes"], rows)
+    tried, spread = [name.replace("_", " ") for name in names], ["min", "max"] if has_spread else []
+    return ScoreTable(list(map(Column, ["trial", *tried, result.metric, *spread, "notes"])), rows)

@@ -36,8 +36,15 @@ class ScoreRow(NamedTuple):
     """The last column, in tables that have one of notes."""
 
 
+class Column(NamedTuple):
+    title: str
+    is_text: bool = False
+    on_terminal: bool = True
+    """False for what a terminal has no room for."""
+
+
 class ScoreTable(NamedTuple):
-    header: list[str]
+    columns: list[Column]
     rows: list[ScoreRow]
 
     def markdown(self) -> str:
@@ -51,7 +58,7 @@ class ScoreTable(NamedTuple):
             if row.notes is not None:
                 line.append("; ".join(note.markdown() for note in row.notes) or DASH)
             lines.append(line)
-        return markdown_table(self.header, lines)
+        return markdown_table([column.title for column in self.columns], lines)
 
 
 def models_table(results: GlueResults) -> ScoreTable:
@@ -68,7 +75,8 @@ def models_table(results: GlueResults) -> ScoreTable:
     for row in PUBLISHED:
         scores = [f"{score:.1f}" for score in row.scores] or [DASH] * len(AVERAGED)
         rows.append(ScoreRow([row.name, *scores, f"{row.mean:.1f}"], "published", f"published: {row.source}"))
-    return ScoreTable(["model", *(TASKS[name].title for name in AVERAGED), "average"], rows)
+    titles = ["model", *(TASKS[name].title for name in AVERAGED), "average"]
+    return ScoreTable(list(map(Column, titles)), rows)
 
 
 def tasks_table(tasks: Mapping[str, TaskResults]) -> ScoreTable:
@@ -78,8 +86,13 @@ def tasks_table(tasks: Mapping[str, TaskResults]) -> ScoreTable:
         scores = map(format_percent, (task.median, task.mean, task.sd, task.min, task.max))
         cells = [task.title, task.metric, *scores, str(task.best_seed), task.start_from or "the model"]
         rows.append(ScoreRow(cells, notes=notes_of(task)))
-    header = ["task", "metric", "median", "mean", "sd", "min", "max", "best seed", "begins with", "notes"]
-    return ScoreTable(header, rows)
+    columns = [
+        *map(Column, ("task", "metric", "median", "mean", "sd", "min", "max")),
+        Column("best seed", on_terminal=False),
+        Column("begins with", is_text=True),
+        Column("notes", is_text=True, on_terminal=False),
+    ]
+    return ScoreTable(columns, rows)
 
 
 def notes_of(task: TaskResults) -> list[ScoreNote]:

@@ -71,8 +71,8 @@ def finetune_job(job: FinetuneJob) -> JobResult:
         evaluation = SCORE_FUNCTIONS[task.kind](task, dev, logits)
         if job.keeps_model:
             notes: ModelNotes = {"columns": list(task.columns), "length": length, "task": task.name}
-            if "threshold" in evaluation.details:  # JSON has no infinity
-                notes["threshold"] = max(evaluation.details["threshold"]["dev"], -1e9)
+            if evaluation.threshold:  # JSON has no infinity
+                notes["threshold"] = max(evaluation.threshold["dev"], -1e9)
             with explain_write_errors(job.out):
                 classifier.save(job.model_path, tokenizer, task.scale, notes)
             # In bfloat16 the scored logits are rounded, and those of the saved model are not.
@@ -98,7 +98,10 @@ def finetune_job(job: FinetuneJob) -> JobResult:
         num_steps=len(losses),
         losses=loss_curve(losses),
         files=list(evaluation.files),
-        details=evaluation.details,
+        answers=evaluation.answers,
+        predictions=evaluation.predictions,
+        logits=evaluation.logits,
+        threshold=evaluation.threshold,
         head=classifier.head,
         warnings=warnings,
         num_parameters=sum(each.numel() for each in classifier.parameters()),
@@ -197,11 +200,15 @@ def score_rows(task: Task, rows: dict[str, EncodedRows], logits: dict[str, np.nd
             for name in logits
         },
         collapsed=one_class_reasons(task, predictions, labels),
-        details={
-            what: {name: np.round(each.astype(float), 5).tolist() for name, each in values.items()}
-            for what, values in {"answers": labels, "predictions": predictions, "logits": logits}.items()
-        },
+        answers=rounded(labels),
+        predictions=rounded(predictions),
+        logits=rounded(logits),
     )
+
+
+def rounded(values: dict[str, np.ndarray]) -> dict[str, Any]:
+    """By split, for JSON."""
+    return {name: np.round(each.astype(float), 5).tolist() for name, each in values.items()}
 
 
 def predictions_of(task: Task, logits: np.ndarray) -> np.ndarray:

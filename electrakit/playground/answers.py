@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from electrakit.playground.pair import Pair
@@ -76,19 +77,27 @@ def about(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def describe(pair: Pair) -> dict[str, Any]:
-    networks: dict[str, Any] = {"discriminator": pair.discriminator, "generator": pair.generator}
     return {
         "name": pair.name,
         "max_tokens": pair.max_tokens - 2,
         "vocab_size": len(pair.vocabulary),
-        **{
-            role: network
-            and {
-                "family": network.model.config.model_type,
-                "parameters": sum(weight.numel() for weight in network.parameters()),
-            }
-            for role, network in networks.items()
-        },
+        **{role: network and asdict(network) for role, network in networks_of(pair).items()},
+    }
+
+
+@dataclass(frozen=True)
+class NetworkDescription:
+    family: str
+    parameters: int
+
+
+def networks_of(pair: Pair) -> dict[str, NetworkDescription | None]:
+    """By role; None for one that the pair lacks."""
+    networks: dict[str, Any] = {"discriminator": pair.discriminator, "generator": pair.generator}
+    return {
+        role: network
+        and NetworkDescription(network.model.config.model_type, sum(weight.numel() for weight in network.parameters()))
+        for role, network in networks.items()
     }
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from electrakit.common.errors import UserError, one_line
 from electrakit.common.safe_load import load_full_model
-from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
+from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, load_tokenizer
 from electrakit.model.counts import HeadKind
 from electrakit.model.huggingface.adapt import as_discriminator, as_generator
 from electrakit.playground.pair import Pair
@@ -127,7 +127,7 @@ def head_of(folder: Path) -> HeadKind:
 
 def check_same_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
     """Both networks must have the same vocabulary."""
-    if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt")):
+    if not has_tokenizer_files(folder):
         return
     theirs = load_tokenizer(folder).vocabulary
     if theirs != tokenizer.vocabulary:

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from electrakit.common.errors import UserError
 from electrakit.config.outputs import PlayConfig
-from electrakit.playground.answers import describe
+from electrakit.playground.answers import networks_of
 from electrakit.playground.app import MAX_SECONDS, is_loopback, make_app
 from electrakit.playground.open import open_pair
 from electrakit.playground.pair import Pair
@@ -85,11 +85,10 @@ def warm_up(pair: Pair) -> None:
 
 
 def describe_networks(pair: Pair) -> str:
-    about, parts = describe(pair), []
-    for role in ("discriminator", "generator"):
-        network = about[role]
-        size = network and f"{network['family']}, {network['parameters'] / 1e6:.1f} M parameters"
-        parts.append(f"{role}: {size}" if network else f"no {role}")
+    parts = [
+        f"{role}: {network.family}, {network.parameters / 1e6:.1f} M parameters" if network else f"no {role}"
+        for role, network in networks_of(pair).items()
+    ]
     return f"{pair.name}  ({'; '.join(parts)})"
 
 
@@ -98,8 +97,6 @@ def describe_networks(pair: Pair) -> str:
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    if not 0 <= port <= 65_535:
-        raise UserError(f"--port {port}: ports are numbers from 1 to 65535, and 0 takes a free one")
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

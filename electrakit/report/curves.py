@@ -11,6 +11,8 @@ from electrakit.runs.files import Floats, RunFiles, column
 
 NumberFormat = Literal["nats", "percent", "number", "rate", "count"]
 ChartGroup = Literal["generator", "discriminator", "training"]
+GROUPS: dict[ChartGroup, str] = {"generator": "Generator", "discriminator": "Discriminator", "training": "Training"}
+"""And their titles."""
 
 MOST_BUCKETS, FEWEST_BUCKETS, BUCKETS_OF_ALL_RUNS = 600, 120, 2400
 """A curve has up to three points in a bucket: a screen cannot show more."""
@@ -41,6 +43,12 @@ class Chart:
     """False for values that are computed, not measured."""
     only_at_validations: bool = False
     """Whether training does not log it."""
+
+    @property
+    def short_title(self) -> str:
+        """Under the title of its group."""
+        title = self.title.removeprefix(f"{GROUPS[self.group]} ")
+        return title[:1].upper() + title[1:]
 
     @property
     def full_title(self) -> str:

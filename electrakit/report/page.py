@@ -19,7 +19,6 @@ from electrakit.report.curves import buckets_for, curves
 from electrakit.report.scores import TITLES, compute_points, glue_notes, glue_rows, published_points
 from electrakit.report.tables import Runs, RunState
 
-GROUPS = {"generator": "Generator", "discriminator": "Discriminator", "training": "Training"}
 SCRIPTS = ("charts_scales.js", "charts.js", "report_compute.js", "report.js")
 NUM_COLOURS = len(PALETTE)
 BADGES = {"serious": "serious", "warning": "warning", "fine": "", "info": "good to know"}
@@ -148,5 +147,4 @@ def findings(runs: Runs, headers: list[RunHeader]) -> list[FindingCard]:
 def chart_groups(runs: Runs) -> dict[str, str]:
     """The groups of charts that there are curves for, and their titles."""
     drawn = {chart.group for chart in tables.charts_for(runs)}
-    titles = {**GROUPS, **({"generator": "Masked language model"} if tables.is_one_network(runs) else {})}
-    return {group: title for group, title in titles.items() if group in drawn}
+    return {group: title for group, title in tables.group_titles(runs).items() if group in drawn}

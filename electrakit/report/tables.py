@@ -5,15 +5,16 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from electrakit.common.words import DASH, format_duration, format_number, format_percent, format_share
 from electrakit.doctor.evidence import Evidence, entropy
-from electrakit.report.curves import CHARTS, Chart, NumberFormat
+from electrakit.report.curves import CHARTS, GROUPS, Chart, ChartGroup, NumberFormat
 from electrakit.report.scores import flops_of, num_parameters_of
 from electrakit.runs import layout
 from electrakit.runs.files import Environment, MetricsLine, RunFiles, column, number
@@ -27,6 +28,14 @@ class Row(NamedTuple):
 
     label: str
     cells: list[str]
+
+
+class Values(NamedTuple):
+    """A row before it is written: a value for each run, None where it is not known."""
+
+    label: str
+    values: list[Any]
+    written: Callable[[Any], str]
 
 
 class Table(NamedTuple):
@@ -74,12 +83,12 @@ def state_of(run: RunFiles) -> RunState:
 
 
 def steps_text(run: RunFiles) -> str:
-    budget, steps = run.settings.get("budget"), number(run.settings.get("steps"))
+    budget, steps = run.stored.budget, run.stored.steps
     if budget is not None:
         return f"{run.step:,} steps in a budget of {budget}"
-    if math.isnan(steps) or (run.is_complete and steps == run.step):
+    if steps is None or (run.is_complete and steps == run.step):
         return f"{run.step:,} steps"
-    return f"{run.step:,} of {steps:,.0f} steps ({format_share(run.step / max(1.0, steps))})"
+    return f"{run.step:,} of {steps:,} steps ({format_share(run.step / max(1, steps))})"
 
 
 def seconds_of(run: RunFiles) -> float | None:
@@ -130,63 +139,63 @@ def charts_for(runs: Runs) -> list[Chart]:
     if not is_one_network(runs):
         return shown
     words = [(chart, ONE_NETWORK.get(chart.key, chart.shows)) for chart in shown if chart.key != "loss"]
-    return [replace(chart, title=short_title(chart), shows=shows) for chart, shows in words]
+    return [replace(chart, title=chart.short_title, shows=shows) for chart, shows in words]
 
 
 def is_one_network(runs: Runs) -> bool:
     return all(Evidence(run).kind == "mlm" for run in runs.values())
 
 
+def group_titles(runs: Runs) -> dict[ChartGroup, str]:
+    return {**GROUPS, "generator": "Masked language model"} if is_one_network(runs) else GROUPS
+
+
 def key_metrics(runs: Runs) -> list[Table]:
     """The last validation of each network, and the training."""
-    groups = {
-        "Generator": ["mlm_loss", "gen_acc", "sampled_acc"],
-        "Discriminator": ["disc_loss", "disc_acc", "disc_auc", "disc_recall", "disc_precision"],
-    }
-    if is_one_network(runs):
-        groups = {"Masked language model": ["mlm_loss", "gen_acc"]}
-    charts = {chart.key: chart for chart in CHARTS}
     tables = []
-    for title, keys in groups.items():
-        rows = [validation_row(runs, charts[key], short_title(charts[key])) for key in keys]
-        if title == "Discriminator":
-            entropies = [format_value(base_rate_entropy(run), "nats") for run in runs.values()]
-            rows.insert(1, Row("Loss of always predicting the base rate", entropies))
+    for group, title in group_titles(runs).items():
+        charts = [chart for chart in CHARTS if chart.group == group]
+        if group == "training":
+            charts = [chart for chart in charts if chart.key in ("loss", "replaced_rate") and not is_one_network(runs)]
+        rows = [validation_row(runs, chart) for chart in charts]
+        if group == "discriminator":
+            entropies = [base_rate_entropy(run) for run in runs.values()]
+            rows.insert(1, numbers("Loss of always predicting the base rate", entropies, "nats"))
+        elif group == "training":
+            rows += training_rows(runs)
         tables.append(Table(title, known_rows(rows)))
-    shared = [] if is_one_network(runs) else [charts["loss"], charts["replaced_rate"]]
-    rows = [validation_row(runs, chart, chart.title) for chart in shared]
-    tables.append(Table("Training", known_rows([*rows, *training_rows(runs)])))
     return [table for table in tables if table.rows]
 
 
-def validation_row(runs: Runs, chart: Chart, label: str) -> Row:
-    return Row(label, [format_value(last_valid(run, chart.key), chart.format) for run in runs.values()])
+def validation_row(runs: Runs, chart: Chart) -> Values:
+    return numbers(chart.short_title, [last_valid(run, chart.key) for run in runs.values()], chart.format)
 
 
-def short_title(chart: Chart) -> str:
-    """Under the name of its network."""
-    title = chart.title
-    for name in ("Generator ", "Discriminator "):
-        title = title.removeprefix(name)
-    return title[:1].upper() + title[1:]
-
-
-def training_rows(runs: Runs) -> list[Row]:
+def training_rows(runs: Runs) -> list[Values]:
     every = list(runs.values())
-    speeds = [Evidence(run).curve("tokens_per_second").values for run in every]
-    flops = [flops_of(run) for run in every]
-    sizes = [num_parameters_of(run) for run in every]
+    flops = [flops_of(run) or None for run in every]
     return [
-        Row("Last validation at step", [format_value(last_valid(run, "step"), "count") for run in every]),
-        Row("Lowest validation loss at step", [format_value(best_validation(run), "count") for run in every]),
-        Row("Tokens a second (median)", [f"{np.median(speed):,.0f}" if len(speed) else DASH for speed in speeds]),
-        Row("Compute so far, FLOPs", [f"{each:.2e}".replace("+", "") if each else DASH for each in flops]),
-        Row("Parameters kept after training", [DASH if size is None else format_number(size) for size in sizes]),
+        numbers("Last validation at step", [last_valid(run, "step") for run in every], "count"),
+        numbers("Lowest validation loss at step", map(best_validation, every), "count"),
+        numbers("Tokens a second (median)", map(median_speed, every), "count"),
+        Values("Compute so far, FLOPs", flops, lambda each: f"{each:.2e}".replace("+", "")),
+        Values("Parameters kept after training", [num_parameters_of(run) for run in every], format_number),
     ]
 
 
-def known_rows(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if any(cell != DASH for cell in row.cells)]
+def numbers(label: str, values: Iterable[Any], format: NumberFormat) -> Values:
+    """What is not a finite number is not known."""
+    known = [None if math.isnan(number(value)) else value for value in values]
+    return Values(label, known, partial(format_value, format=format))
+
+
+def known_rows(rows: Iterable[Values]) -> list[Row]:
+    """Those with a value that is known."""
+    return [
+        Row(row.label, [DASH if value is None else row.written(value) for value in row.values])
+        for row in rows
+        if any(value is not None for value in row.values)
+    ]
 
 
 def last_valid(run: RunFiles, key: str) -> float:
@@ -196,6 +205,11 @@ def last_valid(run: RunFiles, key: str) -> float:
 def best_validation(run: RunFiles) -> int | None:
     known = [(loss, line["step"]) for line in run.valid if not math.isnan(loss := number(line.get("loss")))]
     return min(known)[1] if known else None
+
+
+def median_speed(run: RunFiles) -> float | None:
+    speeds = Evidence(run).curve("tokens_per_second").values
+    return float(np.median(speeds)) if len(speeds) else None
 
 
 def base_rate_entropy(run: RunFiles) -> float:
@@ -280,23 +294,23 @@ def data_rows(runs: Runs) -> list[Row]:
     """What each run read. The hash of its shards tells whether it was the same."""
     every = list(runs.values())
     rows = [
-        Row("shards", [str(run.settings.get("data") or DASH) for run in every]),
-        Row("hash of the shards", [shards_hash(run) for run in every]),
+        Values("shards", [run.stored.data or None for run in every], str),
+        Values("hash of the shards", [shards_hash(run) for run in every], str),
         *(
-            Row(f"rows, {split}", [format_value(run.data.rows.get(split), "count") for run in every])
+            numbers(f"rows, {split}", [run.data.rows.get(split) for run in every], "count")
             for split in ("train", "valid", "test")
         ),
-        Row("tokens in a row", [format_value(run.data.length or None, "count") for run in every]),
-        Row("vocabulary", [format_value(run.data.vocab_size or None, "count") for run in every]),
-        Row("times each row was seen", [format_value(Evidence(run).epochs, "rate") for run in every]),
+        numbers("tokens in a row", [run.data.length or None for run in every], "count"),
+        numbers("vocabulary", [run.data.vocab_size or None for run in every], "count"),
+        numbers("times each row was seen", [Evidence(run).epochs for run in every], "rate"),
     ]
     return known_rows(rows)
 
 
-def shards_hash(run: RunFiles) -> str:
+def shards_hash(run: RunFiles) -> str | None:
     """Of the names and hashes of its files, short."""
     files = run.data.files
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12] if files else DASH
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:12] if files else None
 
 
 # Numbers for people

@@ -19,7 +19,7 @@ from electrakit.config.base import read_fields
 from electrakit.config.corpus import SHARDS_MANIFEST
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
-from electrakit.runs.settings import DataDescription, readable_settings
+from electrakit.runs.settings import DataDescription, StoredSettings, readable_settings
 
 Floats = NDArray[np.float64]
 MetricsLine = dict[str, Any]
@@ -110,7 +110,7 @@ class RunFiles:
 
     path: Path
     settings: dict[str, Any]
-    """As in config.json: `to_json` of a PretrainConfig, of this version or an older one."""
+    """As in config.json: `to_json` of a PretrainConfig, of this version or an older one. `config` and `stored` read it."""
     data: DataDescription
     environment: Environment
     status: Status
@@ -129,6 +129,11 @@ class RunFiles:
         return readable_settings(self.settings)
 
     @cached_property
+    def stored(self) -> StoredSettings:
+        """Single settings, known even where `config` is None."""
+        return StoredSettings.of(self.settings)
+
+    @cached_property
     def train(self) -> list[MetricsLine]:
         return [line for line in self.lines if line["split"] == "train"]
 
@@ -144,7 +149,7 @@ class RunFiles:
     @property
     def tokens_per_step(self) -> int:
         """Padding included."""
-        return int(self.settings.get("batch_size") or 0) * int(self.settings.get("length") or 0)
+        return self.stored.batch_size * self.stored.length
 
     @property
     def is_complete(self) -> bool:
@@ -156,18 +161,15 @@ class RunFiles:
 
         None where the discriminator, if there is one, does not say replaced or original.
         """
-        # Of the stored values: settings of an older version may not be readable as a whole.
-        objective = self.settings.get("objective")
-        objective = objective if isinstance(objective, dict) else {}
-        if (objective.get("kind") or "electra") != "electra":
+        if self.stored.kind != "electra":
             return None
-        return "sampled_acc" if objective.get("loss_on") == "masked" else "replaced_rate"
+        return "sampled_acc" if self.stored.loss_on == "masked" else "replaced_rate"
 
     @cached_property
     def shards(self) -> Path | None:
         """Its training data, if it is still where it was."""
-        name = self.settings.get("data")
-        if not isinstance(name, str):
+        name = self.stored.data
+        if name is None:
             return None
         places = [Path(self.environment.folder or ".") / name, Path(name)]
         return next((place for place in places if (place / SHARDS_MANIFEST).exists()), None)

@@ -1,15 +1,16 @@
 """Reads and writes config.json of a run: its settings, the shards that it was started with, and what may differ on resume."""
 
 import json
+from collections import ChainMap
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_text
 from electrakit.common.json_files import write_json
 from electrakit.config.base import read_fields
-from electrakit.config.pretrain import PretrainConfig
+from electrakit.config.pretrain import ObjectiveConfig, PretrainConfig
 from electrakit.runs import layout
 
 
@@ -40,6 +41,40 @@ class StoredConfig:
     num_processes: int
     known_data: frozenset[str]
     """The fields of `data` that the file has: an older version wrote fewer."""
+
+
+@dataclass(frozen=True)
+class StoredSettings:
+    """Single settings of a run of any version, which may not be readable as a whole. None or 0: the file does not say."""
+
+    data: str | None = None
+    steps: int | None = None
+    budget: str | None = None
+    batch_size: int = 0
+    length: int = 0
+    share: str | None = None
+    generator: dict[str, Any] | None = None
+    init_discriminator: str | None = None
+    init_generator: str | None = None
+    # Of the objective. An older version that did not know one of these did what is now the default.
+    kind: str = ObjectiveConfig.kind
+    mask_prob: float = ObjectiveConfig.mask_prob
+    replace_prob: float = ObjectiveConfig.replace_prob
+    scheme: str = ObjectiveConfig.scheme
+    loss_on: str = ObjectiveConfig.loss_on
+    # Of the optimizer.
+    warmup_steps: int = 0
+    max_grad_norm: float | None = None
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Self:
+        parts = (part for name in ("objective", "optim") if isinstance(part := settings.get(name), dict))
+        return read_fields(cls, dict(ChainMap(settings, *parts)))
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether it started from the weights of other models."""
+        return bool(self.init_discriminator or self.init_generator)
 
 
 def write_config(path: Path, config: PretrainConfig, data: DataDescription, num_processes: int) -> None:

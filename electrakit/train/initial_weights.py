@@ -13,10 +13,11 @@ from electrakit.common.hardware import available_memory
 from electrakit.common.hashing import hash_file
 from electrakit.common.progress import print_message
 from electrakit.common.safe_load import explain_load_errors, require_safe
+from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig, override, with_special_ids
 from electrakit.data.manifest import read_manifest
-from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
+from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, load_tokenizer
 from electrakit.model.build import CLASSES, THEIR_NAMES, build_network
 from electrakit.model.counts import HeadKind, estimate_memory, head_kinds
 from electrakit.model.huggingface.families import is_transformers
@@ -42,7 +43,7 @@ THEIR_CLASSES = {
 def describe_data(shards: Path) -> DataDescription:
     """What identifies shards, wherever they are."""
     manifest = read_manifest(shards)
-    tokenizer = shards / "tokenizer" / "tokenizer.json"
+    tokenizer = shards / SHARDS_TOKENIZER / "tokenizer.json"
     return DataDescription(
         length=manifest.length,
         vocab_size=manifest.vocab_size,
@@ -79,7 +80,7 @@ def new_objective(config: PretrainConfig, special_ids: dict[str, int], existing:
 
 def tokenizer_of(config: PretrainConfig) -> TokenizerFiles:
     assert config.data is not None
-    return load_tokenizer(config.data / "tokenizer")
+    return load_tokenizer(config.data / SHARDS_TOKENIZER)
 
 
 # Existing weights
@@ -177,7 +178,7 @@ def as_network(model: "PreTrainedModel", head: HeadKind, sep_token_id: int) -> t
 
 def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -> bool:
     """Refuse a model whose tokens have other ids than those of the shards. False if it has no tokenizer to compare."""
-    if Path(place).is_dir() and not any((Path(place) / name).exists() for name in ("tokenizer.json", "vocab.txt")):
+    if Path(place).is_dir() and not has_tokenizer_files(Path(place)):
         print_message(f"{place} has no tokenizer to compare with that of {config.data}", "yellow")
         return False
     theirs, mine = load_tokenizer(place).vocabulary, ours.vocabulary

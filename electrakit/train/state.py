@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from electrakit.common.errors import UserError
+from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.data.batches import Batches
 from electrakit.model.counts import useful_flops
@@ -45,7 +46,7 @@ class TrainState:
         assert config.data is not None and config.run is not None
         self.path, self.group, self.on_checkpoint = config.run, group, on_checkpoint
         shards, is_custom = config.data, objective is not None
-        self.tokenizer = shards / "tokenizer"
+        self.tokenizer = shards / SHARDS_TOKENIZER
         data = initial_weights.describe_data(shards)
         self.checkpoints = Checkpoints(self.path, config.keep_last, config.milestones)
         newest = self.newest_checkpoint()

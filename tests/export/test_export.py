@@ -20,9 +20,11 @@ from torch import nn
 import electrakit as ek
 from electrakit.cli.main import main
 from electrakit.common.safe_load import weights_fingerprint
+from electrakit.config.outputs import ExportConfig
 from electrakit.config.pretrain import override
 from electrakit.export.card import draw_losses
-from electrakit.export.export import require_kept
+from electrakit.export.card_facts import facts_of_run
+from electrakit.export.export import find_checkpoint, require_kept
 from electrakit.export.networks import load_networks
 from electrakit.finetune.read_glue import read_split
 from electrakit.finetune.results import GlueResults, JobResult, average, summarise_glue
@@ -333,7 +335,7 @@ def write_results(
         more |= {"start_from": None, "head": "official", "identity": {"settings": {}}, "seconds": {"all": 1.0}}
         released = {split: TASKS[title.lower()].split(split).num_rows for split in scores}
         answers = {split: [0] * (1 if f"{title} {split}" in unreleased else released[split]) for split in scores}
-        more |= {"losses": [], "files": [], "details": {"answers": answers}}
+        more |= {"losses": [], "files": [], "answers": answers}
         return JobResult(title=title, metric=metric, seed=seed, score=score, **more)
 
     tasks = {
@@ -441,10 +443,14 @@ def test_the_card_says_what_is_known_and_what_is_not(made, copied, shards, tmp_p
 
 
 def test_the_picture_has_no_line_from_before_the_first_step(copied):
-    run = read_run(copied)
+    config = ExportConfig(run=copied, out="hf")
+    run, checkpoint = find_checkpoint(config)
     lines = [line for line in run.lines if line["step"] > 0]
     before = {**next(line for line in lines if line["split"] == "valid"), "step": 0, "mlm_loss": 5.0, "disc_loss": 0.69}
-    with_it, without = (draw_losses(replace(run, lines=each), 4) for each in ([before, *lines], lines))
+    with_it, without = (
+        draw_losses(facts_of_run(config, replace(run, lines=each), checkpoint, None))
+        for each in ([before, *lines], lines)
+    )
     assert with_it == without
 
 

@@ -43,7 +43,7 @@ def run(task="rte", seed=1, score=0.5, collapsed=(), start_from=None):
         seconds={"all": 1.0},
         losses=[[1, 0.7], [2, 0.5]],
         files=[],
-        details={"answers": {name: [0] * 277 for name in names}},
+        answers={name: [0] * 277 for name in names},
     )
 
 
@@ -92,7 +92,7 @@ def test_only_splits_with_as_many_rows_as_were_released_count_as_released():
 
 def test_a_result_is_the_same_after_writing_and_reading():
     written = run("mnli", start_from="x").as_json()
-    assert "details" not in written and set(written["answers"]) == {"dev", "dev_mismatched"}
+    assert "threshold" not in written and set(written["answers"]) == {"dev", "dev_mismatched"}
     assert JobResult.from_json(written) == run("mnli", start_from="x")
 
 

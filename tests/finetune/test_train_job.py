@@ -72,7 +72,7 @@ def test_the_same_seed_is_the_same_run_bit_for_bit_and_another_is_another(folder
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     ]
     assert runs[0].losses == runs[1].losses
-    assert runs[0].details["logits"] == runs[1].details["logits"]
+    assert runs[0].logits == runs[1].logits
     assert runs[0].losses != runs[2].losses
 
 
@@ -95,7 +95,7 @@ def test_what_is_kept_says_on_dev_what_was_scored(folder, tmp_path, head):
     lines = (glue / "STS-B" / "dev.tsv").read_text().splitlines()
     (glue / "STS-B" / "test.tsv").write_text("\n".join(line.rsplit("\t", 1)[0] for line in lines) + "\n")
     predict_test(replace(job, data=TaskData(TASKS["stsb"], str(glue))))
-    np.testing.assert_allclose(load_file(job.test_path)["test"], result.details["logits"]["dev"], atol=1e-4)
+    np.testing.assert_allclose(load_file(job.test_path)["test"], result.logits["dev"], atol=1e-4)
 
 
 def test_bfloat16_and_the_official_settings_learn_too(folder, tmp_path):

@@ -58,7 +58,7 @@ def score_spans(task: Task, rows: dict[str, EncodedWindows], logits: dict[str, n
         prefix = "" if name == "dev" else f"{name}_"
         if task.may_be_unanswerable:
             evaluation.scores[name], threshold = second_scores(answers, predicted, null_odds)
-            evaluation.details["threshold"] = {name: threshold}
+            evaluation.threshold = {name: threshold}
             evaluation.files[f"{prefix}answers.json"] = as_json(predicted)
             evaluation.files[f"{prefix}null_odds.json"] = as_json(null_odds)
             predicted = best_texts(best, null_odds, threshold)
