@@ -308,7 +308,7 @@ FAKES = {
 echo "$@" > called
 [ -n "$STATUS" ] && echo "$STATUS" > run/status.json
 [ -n "$WAITS" ] || exit 3
-trap 'touch asked; sleep 0.3; [ -n "$AFTER" ] && echo "$AFTER" > run/status.json; exit 0' USR1
+trap 'touch asked; while [ ! -e asked_again ]; do sleep 0.05; done; [ -n "$AFTER" ] && echo "$AFTER" > run/status.json; exit 0' USR1
 touch ready
 while :; do sleep 0.05; done
 """,
@@ -347,6 +347,7 @@ def test_the_slurm_recipe_queues_again_what_is_not_complete(tmp_path, before, st
         process.send_signal(signal.SIGUSR1)
         wait_until((tmp_path / "asked").exists)
         process.send_signal(signal.SIGUSR1)  # a second one does no harm
+        (tmp_path / "asked_again").touch()
     assert process.wait(timeout=HANG) == (0 if after is not None else 3)
     assert (tmp_path / "requeued").exists() == is_requeued
     assert "electrakit pretrain tiny --data x --run run" in read(tmp_path / "called")

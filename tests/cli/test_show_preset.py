@@ -211,11 +211,8 @@ WARNINGS = {  # what is changed: (a change that is still fine, one that is not, 
         {"generator": {"hidden_size": 256, "ffn_size": 1024, "num_heads": 4}},
         "the generator is as large as the discriminator",
     ),
-    "lr": (
-        {"optim": {"lr": 2e-3}},
-        {"optim": {"lr": 5e-2}},
-        "optim.lr 0.05 is 100 times the 0.0005",
-    ),  # what Electra_replicate tried
+    # what Electra_replicate tried
+    "lr": ({"optim": {"lr": 2e-3}}, {"optim": {"lr": 5e-2}}, "optim.lr 0.05 is 100 times the 0.0005"),
     "lr of lamb": (
         {"optim": {"lr": 1e-2, "name": "lamb"}},
         {"optim": {"lr": 5e-2, "name": "lamb"}},

@@ -92,7 +92,7 @@ def test_an_exception_comes_back_with_the_workers_traceback(workers):
         RuntimeError, match=r"(?s)a worker process failed while working on its task:.*in fail.*KeyError: 'the reason'"
     ):
         next(results)
-    assert list(workers.map(double, range(3))) == [0, 2, 4]  # and the workers go on
+    assert list(workers.map(double, range(3))) == [0, 2, 4]  # the workers are still usable
 
 
 def test_a_user_error_passes_through(workers):

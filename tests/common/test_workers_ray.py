@@ -134,13 +134,13 @@ def test_glue_and_search_have_the_same_results(cluster, tmp_path, monkeypatch):
     tasks = ("mnli", "rte", "stsb")
     found = {}
     for engine, workers in {"local": 1, "ray": 2}.items():
-        figures = ek.glue(
+        results = ek.glue(
             "model", data="glue", tasks=tasks, seeds=2, out=engine, engine=engine, workers=workers, **fast
         )
         runs = {str(path): json.loads(path.read_text()) for path in sorted(Path(engine).rglob("seed_*.json"))}
         found[engine] = [(run["identity"], run["losses"], run["logits"], run["scores"]) for run in runs.values()]
         assert len(runs) == 6
-        assert figures.tasks["rte"].start_from.startswith("MNLI")
+        assert results.tasks["rte"].start_from.startswith("MNLI")
     assert found["local"] == found["ray"]
     tests = [path.relative_to("local") for path in Path("local").rglob("*.test.safetensors")]
     assert len(tests) == 3

@@ -150,15 +150,15 @@ def test_each_row_comes_once_per_epoch_for_any_workers_files_and_micro_batches(l
     ]
     alone, seen, num_epochs = Batches(shards, batch_size, seed=seed), [], 3
     for step in range(-(-num_epochs * num_rows // batch_size)):
-        pieces = [list(worker.micro_batches(step)) for worker in workers]
-        for worker, own in zip(workers, pieces, strict=True):
+        micro_batches = [list(worker.micro_batches(step)) for worker in workers]
+        for worker, own in zip(workers, micro_batches, strict=True):
             assert len(own) == worker.num_micro and max(map(len, own)) <= (micro_batch or batch_size)
             assert np.array_equal(np.concatenate(own), worker(step))
             assert max(map(len, own)) - min(map(len, own)) <= 1
-        assert len(set(map(len, pieces))) == 1  # or workers would wait for each other forever
-        whole = np.concatenate([piece for own in pieces for piece in own])
-        assert np.array_equal(whole, alone(step))  # the same rows in the same order as one worker's
-        assert np.array_equal(whole - np.arange(LENGTH) - 100, alone.row_numbers(step)[:, None] + np.zeros(LENGTH))
+        assert len(set(map(len, micro_batches))) == 1  # or workers would wait for each other forever
+        batch = np.concatenate([each for own in micro_batches for each in own])
+        assert np.array_equal(batch, alone(step))  # the same rows in the same order as one worker's
+        assert np.array_equal(batch - np.arange(LENGTH) - 100, alone.row_numbers(step)[:, None] + np.zeros(LENGTH))
         seen += alone.row_numbers(step).tolist()
     for epoch in range(num_epochs):
         assert sorted(seen[epoch * num_rows : (epoch + 1) * num_rows]) == list(range(num_rows))

@@ -31,7 +31,7 @@ def first_lines(documents: list[Document], identities: np.ndarray) -> list[str]:
 @given(batches=batches_of_numbers, limit=st.none() | st.integers(1, 60), start=st.integers(0, 12))
 @settings(max_examples=200, deadline=None)
 def test_dedupe_and_limit_choose_the_first_of_each_content_and_no_more_than_the_limit(batches, limit, start):
-    """Also when it goes on from the numbers that were seen before."""
+    """Also when it is resumed with the numbers that were seen before."""
     config = CorpusConfig(inputs=("x",), dedupe=True, limit=limit)
     chosen, seen = [], set()
     selection = Selection(config)

@@ -47,7 +47,7 @@ main(sys.argv[1:])
 
 @pytest.fixture
 def folder(tmp_path):
-    """corpus/a.txt and corpus/b.txt of some pieces, and a vocabulary."""
+    """corpus/a.txt and corpus/b.txt of several batches, and a vocabulary."""
     (tmp_path / "corpus").mkdir()
     for number, name in enumerate(("a.txt", "b.txt")):
         lines = [" ".join(WORDS[(number + line * k) % len(WORDS)] for k in range(1, 30)) for line in range(12_000)]
@@ -171,7 +171,7 @@ def open_when_read(pipe: Path, reader: subprocess.Popen[str]) -> IO[str]:
     opened: list[int] = []
 
     def try_to_open() -> list[int]:
-        with contextlib.suppress(OSError):  # nobody reads yet
+        with contextlib.suppress(OSError):  # it is not read yet
             opened.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
         return opened
 

@@ -75,7 +75,7 @@ def read_rows(folder: Path, split: str) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A corpus of some pieces, a vocabulary, and the shards that one worker makes of them."""
+    """A corpus of several batches, a vocabulary, and the shards that one worker makes of them."""
     folder = tmp_path_factory.mktemp("made")
     write_corpus(folder / "corpus", 4)
     write_vocabulary(folder / "vocab.txt")
@@ -148,7 +148,7 @@ def test_a_script_without_a_main_guard_may_prepare(made, tmp_path):
     done = run([sys.executable, "script.py"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert content(tmp_path / "out") == content(made / "shards")
-    assert done.stderr.count("preparing") == 1 and "out/tokenizer" not in done.stderr  # nobody asked the hub for that
+    assert done.stderr.count("preparing") == 1 and "out/tokenizer" not in done.stderr  # the hub was not asked for that
 
 
 # What is in them
@@ -478,10 +478,10 @@ tokie.Tokenizer = Tokenizer
 """
 
 
-def wrong_lines(num_pieces_right: int) -> str:
-    """The word comes in unaudited lines first, and in an audited one (a piece's first) later."""
+def wrong_lines(num_right_batches: int) -> str:
+    """The word comes in unaudited lines first, and in an audited one (a batch's first) later."""
     filler = "dan del\n" * 10 + "bal bal bam\n" + "dan del\n" * 30
-    return filler * (num_pieces_right * 2**20 // len(filler)) + "bal\n\n" * 400_000
+    return filler * (num_right_batches * 2**20 // len(filler)) + "bal\n\n" * 400_000
 
 
 @pytest.mark.long
@@ -490,7 +490,7 @@ def test_a_wrong_tokie_changes_no_byte_for_any_number_of_workers(made, tmp_path,
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "tokie.py").write_text(WRONG_TOKIE)
     (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "text.txt").write_text(wrong_lines(num_pieces_right=3))
+    (tmp_path / "corpus" / "text.txt").write_text(wrong_lines(num_right_batches=3))
     (tmp_path / "vocab.txt").write_bytes((made / "vocab.txt").read_bytes())
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "stub")}
     more = ("--workers", str(workers), "--dedupe")

@@ -203,9 +203,8 @@ def test_the_site_is_built_without_a_warning_and_has_every_page(site):
     assert {"index.html", "changelog.html", "contributing.html", "notebook.html"} <= pages
     front = (site / "index.html").read_text(encoding="utf-8")
     assert "text encoders" in front and 'href="walk.html"' in front and 'src="images/playground.png"' in front
-    assert "train_tokenizer" in (site / "search" / "search_index.json").read_text(
-        encoding="utf-8"
-    )  # search knows the reference
+    # search knows the reference
+    assert "train_tokenizer" in (site / "search" / "search_index.json").read_text(encoding="utf-8")
 
 
 @pytest.mark.long

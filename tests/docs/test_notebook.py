@@ -30,9 +30,9 @@ def test_the_notebook_runs_and_its_model_has_learned_what_it_says(tmp_path, monk
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(CLAIMS))
-    nbclient.NotebookClient(
-        notebook, timeout=None, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()  # raises what a cell raises
+    resources = {"metadata": {"path": str(tmp_path)}}
+    client = nbclient.NotebookClient(notebook, timeout=None, kernel_name="python3", resources=resources)
+    client.execute()  # raises what a cell raises
     pictures = [
         output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
     ]

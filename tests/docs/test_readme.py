@@ -1,4 +1,4 @@
-"""The documents are true: every command and every piece of Python in them is run, as it stands."""
+"""Every command and every Python example of the documents is run as it is written."""
 
 import contextlib
 import os

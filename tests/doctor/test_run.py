@@ -106,7 +106,7 @@ def settings(shards, tmp_path_factory) -> Callable[..., PretrainConfig]:
 
 @pytest.fixture(scope="module")
 def healthy(settings) -> tuple[RunFiles, RunFiles]:
-    """As it was when it was stopped at step 50, and when it had gone on to its end."""
+    """As it was when it was stopped at step 50, and when it was complete."""
     config = settings("healthy", "modern_tiny", **LEARNS_FAST)
     pretrain(config, stop_after=50)
     young = read_run(config.run)

@@ -1,4 +1,4 @@
-"""Export: what transformers opens is what was trained, whole or not there, with a card that says so."""
+"""Export: transformers loads the trained weights; the folder is written atomically, with a correct model card."""
 
 import contextlib
 import io
@@ -110,10 +110,8 @@ def test_each_kind_of_run_opens_with_transformers_alone(made, tmp_path, preset):
         assert not missing
         tokenizer = transformers.AutoTokenizer.from_pretrained(place)
         assert tokenizer.model_max_length == model.config.max_position_embeddings
-        with torch.no_grad():
-            assert (
-                model(**tokenizer(sentence, return_tensors="pt")).logits.isfinite().all()
-            )  # it takes what it is given
+        with torch.no_grad():  # it takes what it is given
+            assert model(**tokenizer(sentence, return_tensors="pt")).logits.isfinite().all()
         own = next(part for part in load_networks(run.path, run.checkpoint) if part.name == name)
         ids = torch.tensor([[2, 7, 9, 11, 3, 20, 21, 3, 0, 0], [2, 8, 9, 3, 22, 23, 24, 25, 26, 3]])
         with torch.no_grad():
@@ -301,9 +299,8 @@ def test_a_pair_of_transformers_models_of_ones_own_is_exported(tiny, tmp_path):
     assert torch.equal(model.state_dict()[name], trained[f"discriminator.model.{name}"])
     assert (tmp_path / "hf" / "generator" / "model.safetensors").exists()
     card = (tmp_path / "hf" / "README.md").read_text()
-    assert (
-        "The networks are those of its author" in card and '"num_layers"' not in card
-    )  # those of the settings were not used
+    # the networks of the settings were not used
+    assert "The networks are those of its author" in card and '"num_layers"' not in card
 
 
 @pytest.mark.filterwarnings("ignore:.*is not told what is padding")

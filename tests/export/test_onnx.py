@@ -1,4 +1,4 @@
-"""ONNX files: the logits of torch, for any number of rows and tokens, and honest figures about them."""
+"""ONNX files: the logits of torch, for any number of rows and tokens, and honest measurements of them."""
 
 import copy
 import importlib.util

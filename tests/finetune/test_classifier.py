@@ -1,4 +1,4 @@
-"""Classifiers of all families: any encoder in, a plain transformers classifier with the same logits out."""
+"""Classifiers of all families: built on any encoder, saved for transformers with the same logits."""
 
 import errno
 import json
@@ -151,7 +151,7 @@ def test_a_head_of_transformers_does_not_begin_with_that_of_pretraining(tmp_path
     words = discriminator.get_input_embeddings().weight
     assert torch.equal(classifier.model.get_input_embeddings().weight, words)  # all else is as it was
     classifier.save(tmp_path / "sst2", load_transformers_tokenizer(str(write_tokenizer(tmp_path / "words"))))
-    again, _ = load_classifier(str(tmp_path / "sst2"), TASKS["sst2"], "transformers")  # of ours: it goes on
+    again, _ = load_classifier(str(tmp_path / "sst2"), TASKS["sst2"], "transformers")  # one of ours keeps its head
     assert torch.equal(again.model.classifier.weight, classifier.model.classifier.weight)
 
 

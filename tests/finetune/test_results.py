@@ -24,6 +24,7 @@ from electrakit.finetune.submission import SUBMISSION_FILES, combine, write_subm
 from electrakit.finetune.table import glue_markdown, plot_losses, plot_scores
 from electrakit.finetune.tasks import AVERAGED, TASKS
 from tests.helpers.browser import chromium as chromium
+from tests.helpers.processes import HANG
 
 
 def run(task="rte", seed=1, score=0.5, collapsed=(), start_from=None):
@@ -162,6 +163,7 @@ def test_the_page_can_be_read_on_a_phone(chromium, tmp_path):
     (tmp_path / "results.html").write_text(glue_page(results_of(by_task, warnings), by_task))
     for width, shown in ((380, ["narrow"]), (1200, ["broad"])):
         with chromium.new_page(viewport={"width": width, "height": 800}) as tab:
+            tab.set_default_timeout(HANG * 1000)
             tab.goto((tmp_path / "results.html").as_uri())
             assert (
                 tab.evaluate(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import sync_playwright
 
+from tests.helpers.processes import HANG
+
 OPEN: list[Any] = []  # a fixture that several files import is made for each, but playwright can be started once only
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -23,7 +25,9 @@ def chromium() -> Iterator[Any]:
             f"no browser: none of {', '.join(NAMES)} is on the PATH (make browser installs it for root on Debian)"
         )
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        browser = driver.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=HANG * 1000
+        )
         OPEN.append(browser)
         yield browser
         OPEN.clear()

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import safetensors.torch
@@ -22,7 +23,7 @@ from electrakit import pretrain
 from electrakit.config.pretrain import PretrainConfig
 
 
-def child(config: PretrainConfig, before: object = None) -> int:
+def child(config: PretrainConfig, before: object = None, on_checkpoint: Callable[[Path], object] | None = None) -> int:
     """Run it in a child; its process number."""
     pid = os.fork()
     if not pid:
@@ -30,7 +31,7 @@ def child(config: PretrainConfig, before: object = None) -> int:
             torch.set_num_threads(1)
             if callable(before):
                 before()
-            pretrain(config)
+            pretrain(config, on_checkpoint=on_checkpoint)
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
@@ -46,10 +47,14 @@ def load_for_saving() -> None:
 
 
 def kill_at_random_moments(config: PretrainConfig, num_kills: int) -> None:
-    """So often, or until it is complete: some time after its start, or after it has written a new checkpoint."""
+    """So often, or until it is complete: some time after its start, or after it has written a new checkpoint.
+
+    With its third new checkpoint a run waits to be killed: the number of kills does not depend on the speed of the machine.
+    """
     chance, num_done = random.Random(0), 0
+    is_third = iter([False, False, True])  # each child has its own copy
     while num_done < num_kills:
-        before, pid = checkpoints_of(config), child(config)
+        before, pid = checkpoints_of(config), child(config, on_checkpoint=lambda _: next(is_third) and signal.pause())
         while num_done % 3 and checkpoints_of(config) == before and not has_ended(pid):
             time.sleep(0.005)
         time.sleep(chance.uniform(0, 0.3))

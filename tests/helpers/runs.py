@@ -10,7 +10,7 @@ from electrakit.runs.files import PretrainRun
 TIMES = {"seconds", "tokens_per_second", "mfu"}
 
 
-def figures(run: PretrainRun) -> list[dict]:
+def metrics_of(run: PretrainRun) -> list[dict]:
     """All lines of the log without what the clock says."""
     lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
@@ -28,4 +28,4 @@ def assert_same(one: PretrainRun, two: PretrainRun) -> None:
     assert first.keys() == second.keys()
     for name in first:
         assert torch.equal(first[name], second[name]), name
-    assert figures(one) == figures(two)
+    assert metrics_of(one) == metrics_of(two)

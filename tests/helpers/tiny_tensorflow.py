@@ -1,6 +1,6 @@
 """A tiny ELECTRA's variables as google-research/electra names them, and checkpoints of them without TensorFlow.
 
-python tests/tiny_tensorflow.py FOLDER      # with TensorFlow: makes what lies in tests/golden/tensorflow
+python tests/helpers/tiny_tensorflow.py FOLDER      # with TensorFlow: makes what lies in tests/golden/tensorflow
 """
 
 import sys

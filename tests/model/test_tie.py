@@ -354,9 +354,8 @@ def test_the_output_layer_does_not_keep_the_old_table() -> None:
 
 def test_the_output_layer_of_a_reformer_follows_an_assigned_table() -> None:
     generator, discriminator = reformer(32, weight_tie_embedding=True), reformer(64, return_embeddings=True)
-    generator.token_emb = (
-        discriminator.token_emb
-    )  # as electra-pytorch shows; the output layer still holds the old table
+    # as electra-pytorch shows; the output layer still holds the old table
+    generator.token_emb = discriminator.token_emb
     assert generator.out[1].tensor is not discriminator.token_emb.weight
     Electra(generator, nn.Sequential(discriminator, nn.Linear(64, 1)), mask_token_id=4)
     assert generator.out[1].tensor is discriminator.token_emb.weight

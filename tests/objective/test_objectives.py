@@ -549,7 +549,7 @@ def test_a_tiny_pair_learns_a_few_rows_by_heart():
     )
     generator, discriminator = Generator(size), Discriminator(size)
     generator.body.embeddings = discriminator.body.embeddings
-    # Warm: it goes on making mistakes to be found.
+    # Warm: it keeps making mistakes that can be found.
     electra = Electra(generator, discriminator, temperature=2.0, **TOKENS)
     ids, num_steps = rows(4, 32).repeat(4, 1), 600
     optimizer = torch.optim.AdamW(electra.parameters(), lr=5e-3)

@@ -7,6 +7,7 @@ import pytest
 
 from electrakit.playground.server import open_pairs, playing
 from tests.helpers.browser import chromium as chromium
+from tests.helpers.processes import HANG
 from tests.helpers.tiny_pairs import VOCABULARY, write_discriminator, write_generator, write_pair
 
 TEXT = "The café owner plays golf, unhappily!"
@@ -25,7 +26,7 @@ def opened(chromium, address, **settings):
     """A page without errors that sends requests to its own server only. Nothing in it moves: what is there is there at once."""
     context = chromium.new_context(reduced_motion="reduce", **settings)
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(HANG * 1000)
     page.complaints, page.asked = [], []
     page.on(
         "console",
@@ -218,8 +219,8 @@ def test_a_star_is_for_points_above_nothing_and_above_the_others(page, pairs):
             page.locator("#stage button").nth(place).click()
         page.click("#show")
         cards = page.locator(".score").all_text_contents()
-        figures = [re.search(r"(\d+) of \d+ found(\d+) false", text).groups() for text in cards]
-        you, model = points = [int(found) - int(alarms) for found, alarms in figures]
+        counts = [re.search(r"(\d+) of \d+ found(\d+) false", text).groups() for text in cards]
+        you, model = points = [int(found) - int(alarms) for found, alarms in counts]
         assert you == {0: 0, 1: -1}.get(len(marked), len(right)) and len(right) > 1
         wins = page.locator(".score").evaluate_all("all => all.map(one => one.classList.contains('wins'))")
         assert wins == [one > 0 and points.count(one) == 1 and one == max(points) for one in points]
@@ -243,9 +244,8 @@ def test_text_that_is_too_long_is_said(page):
     assert "4,500 characters; at most 4,000" in page.locator("#error").text_content()
     write(page, TEXT)
     page.wait_for_selector("#error", state="hidden")
-    page.complaints[:] = [
-        line for line in page.complaints if "413" not in line
-    ]  # the browser's own note of the refusal
+    # the browser's own note of the refusal
+    page.complaints[:] = [line for line in page.complaints if "413" not in line]
 
 
 def test_a_server_that_has_gone_is_said(chromium, pairs):

@@ -306,7 +306,7 @@ def test_ten_long_runs_stay_below_three_megabytes():
     assert len(json.dumps(data)) < 2_500_000
 
 
-def test_every_figure_of_a_real_log_has_a_chart_that_explains_it():
+def test_every_metric_of_a_real_log_has_a_chart_that_explains_it():
     known = {chart.key for chart in CHARTS}
     assert set(line(1)) | set(line(1, "valid")) <= known | {"step", "split", "seconds"}
     for chart in CHARTS:
@@ -379,9 +379,9 @@ def test_the_time_left_follows_the_pace_or_the_budget(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("preset", "figure"), [("electra_small", "replaced_rate"), ("electra_15", "sampled_acc"), ("mlm_small", None)]
+    ("preset", "metric"), [("electra_small", "replaced_rate"), ("electra_15", "sampled_acc"), ("mlm_small", None)]
 )
-def test_table_curves_and_doctor_compare_the_discriminator_with_the_same_guess(tmp_path, preset, figure):
+def test_table_curves_and_doctor_compare_the_discriminator_with_the_same_guess(tmp_path, preset, metric):
     lines = [line(step, split, sampled_acc=0.3) for step in range(20, 1001, 20) for split in ("train", "valid")]
     path = write_run(tmp_path / "run", lines)
     objective = getattr(ek.presets, preset)(data="shards", run=path).to_json()["objective"]
@@ -389,9 +389,9 @@ def test_table_curves_and_doctor_compare_the_discriminator_with_the_same_guess(t
     stored["settings"] |= {"objective": objective, "optim": stored["settings"]["optim"] | {"warmup_steps": 0}}
     put(path / "config.json", json.dumps(stored))
     run = read_run(path)
-    assert curves.curves(run, 100)["base_rate"] == figure
+    assert curves.curves(run, 100)["base_rate"] == metric
     doctors = examine_run(run).measures.get(Measure.BASE_RATE_ENTROPY, math.nan)
-    expected = {"replaced_rate": 0.3669, "sampled_acc": 0.6109, None: math.nan}[figure]  # of coins of .12 and .3
+    expected = {"replaced_rate": 0.3669, "sampled_acc": 0.6109, None: math.nan}[metric]  # of coins of .12 and .3
     assert [doctors, tables.base_rate_entropy(run)] == pytest.approx([expected] * 2, abs=1e-4, nan_ok=True)
 
 
@@ -653,6 +653,7 @@ class Visit:
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page = browser.new_context(**settings).new_page()
+        self.page.set_default_timeout(HANG * 1000)
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
@@ -774,6 +775,7 @@ def test_a_page_without_metrics_and_one_without_scripts_can_be_read(chromium, ru
     visit.close()
     context = chromium.new_context(java_script_enabled=False)
     still = context.new_page()
+    still.set_default_timeout(HANG * 1000)
     still.goto(ek.report(run, out=tmp_path / "report.html", png=False).resolve().as_uri())
     assert still.locator("noscript p").is_visible() and not still.locator("#controls").is_visible()
     assert still.get_by_text("Key metrics").first.is_visible() and still.get_by_text("ELECTRA-Small++").is_visible()

@@ -1,4 +1,4 @@
-"""Run folders as others read them: whole, cut off, gone back, copied, or no run at all."""
+"""Reading run folders: complete, truncated, returned to a checkpoint, copied, or no run."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def test_what_is_missing_or_cut_off_does_no_harm(folder):
     assert read_run(folder).lines == [] and read_run(folder).step == 0
 
 
-def test_lines_that_are_no_figures_are_left_out(folder):
+def test_lines_that_are_no_metrics_are_left_out(folder):
     (folder / "metrics.jsonl").write_text(
         '[]\n3\n{"step": "x", "split": "train"}\n{"step": 5}\n\n{"step": 7, "split": "train"}\n'
     )

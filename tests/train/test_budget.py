@@ -1,4 +1,4 @@
-"""Runs by the clock: they end in time, and go on with what is left."""
+"""Runs with a time budget: they end in time, and a resumed run has the rest of the budget."""
 
 import json
 from pathlib import Path
@@ -66,10 +66,10 @@ def test_a_budget_ends_in_time_and_the_rate_follows_the_clock(tiny, clock):
     assert rates == sorted(rates, reverse=True) and rates[-1] < 0.1 * rates[0]
 
 
-def test_a_resumed_budget_goes_on(tiny, clock):
+def test_a_resumed_run_has_the_rest_of_its_budget(tiny, clock):
     config = tiny(budget="3s", micro_batch=8, log_every=1)
     used = seconds_of(pretrain(config, clock.timed(config), stop_after=4))
-    clock.wait(100)  # nobody trained
+    clock.wait(100)  # between two runs
     second = pretrain(config, clock.timed(config))
     assert second.is_complete
     assert next(line["seconds"] for line in second.metrics() if line["step"] == 5) == pytest.approx(used + SECONDS)
@@ -77,14 +77,14 @@ def test_a_resumed_budget_goes_on(tiny, clock):
     assert pretrain(config, clock.timed(config)).step == second.step  # it is used up
 
 
-def test_the_clock_goes_on_when_the_run_goes_back(tiny, clock, capfd):
+def test_the_clock_is_not_set_back_when_the_run_returns_to_a_checkpoint(tiny, clock, capfd):
     """What was done since the checkpoint is lost, the time that it took is not there again."""
     begins = []
 
     def tell(path: Path) -> None:
         begins.append(clock.now - json.loads((path / "state.json").read_text())["seconds"])
         if len(begins) == 1:
-            clock.wait(2)  # after the checkpoint that the run goes back to
+            clock.wait(2)  # after the checkpoint that the run returns to
 
     config = tiny(budget="6s", micro_batch=8, valid_every=10**6, save_every=5)
     run = pretrain(config, clock.timed(config, (6, 7, 8)), on_checkpoint=tell)
@@ -93,7 +93,7 @@ def test_the_clock_goes_on_when_the_run_goes_back(tiny, clock, capfd):
     assert begins == pytest.approx([begins[0]] * len(begins), rel=0, abs=1e-6)
 
 
-def test_a_spent_budget_stays_spent_and_a_larger_one_goes_on(tiny, clock, monkeypatch):
+def test_a_spent_budget_stays_spent_and_with_a_larger_one_the_run_is_resumed(tiny, clock, monkeypatch):
     """Also one that ended early, for a save that was thought to take long."""
 
     def last_step(budget: str) -> int:

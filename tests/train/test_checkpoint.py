@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_is_none_of_the_last(tiny):
     assert all(find_damage(checkpoints.path(step)) is None for step in checkpoints.steps())
 
 
-def test_a_run_of_an_older_version_goes_on(tiny):
+def test_a_run_of_an_older_version_is_resumed(tiny):
     """It knew fewer settings, and fewer things about its progress."""
     run = pretrain(tiny(), stop_after=5)
     stored = json.loads((run.path / "config.json").read_text())

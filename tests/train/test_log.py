@@ -47,7 +47,7 @@ def test_a_line_that_a_kill_cut_off_is_no_line(tiny):
 
 
 def test_a_terminal_gets_one_live_line_and_a_file_plain_ones(monkeypatch):
-    figures = {
+    metrics = {
         "loss": 12.3456,
         "mlm_loss": 4.5,
         "disc_loss": 0.157,
@@ -61,7 +61,7 @@ def test_a_terminal_gets_one_live_line_and_a_file_plain_ones(monkeypatch):
         show_on(screen, monkeypatch)
         line = TerminalLine(100)
         line.advance(10, 3725.0)
-        line.show("train", 10, figures)
+        line.show("train", 10, metrics)
         line.show("valid", 10, {"loss": 11.0, "disc_auc": 0.87})
         line.close()
         shown[is_terminal] = screen.file.getvalue()
@@ -78,7 +78,7 @@ def test_durations():
     assert [format_clock(seconds) for seconds in (None, 5, 65, 3725)] == ["?", "0:05", "1:05", "1:02:05"]
 
 
-FIGURES = {
+METRICS = {
     "loss": 12.3456,
     "mlm_loss": 4.5678,
     "disc_loss": 0.15678,
@@ -105,7 +105,7 @@ def test_the_live_line_shows_what_there_is_room_for(monkeypatch, width, also, st
     screen = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
     show_on(screen, monkeypatch)
     line = TerminalLine(num_steps)
-    line.show("train", step, FIGURES)
+    line.show("train", step, METRICS)
     line.show("valid", step, {"loss": 11.0, "disc_auc": 0.8765})
     line.advance(step, left)
     line.live.refresh()
@@ -139,7 +139,7 @@ util = SimpleNamespace(generate_id=lambda: os.urandom(4).hex())
 
 def init(**settings):
     note("init", **{name: settings[name] for name in ("project", "id", "resume")})
-    return SimpleNamespace(log=lambda figures, step: note("log", step=step, names=sorted(figures)), finish=lambda: note("finish"))
+    return SimpleNamespace(log=lambda metrics, step: note("log", step=step, names=sorted(metrics)), finish=lambda: note("finish"))
 
 def note(what, **about):
     with open(os.environ["NOTES"], "a") as file:
@@ -148,7 +148,7 @@ def note(what, **about):
 
 
 @pytest.mark.long
-def test_wandb_gets_every_figure_once_and_a_resumed_run_is_the_same_run(tiny, tmp_path):
+def test_wandb_gets_every_metric_once_and_a_resumed_run_is_the_same_run(tiny, tmp_path):
     (tmp_path / "wandb.py").write_text(FAKE_WANDB)
     (tmp_path / "settings.json").write_text(json.dumps(tiny(wandb="my-project").to_json()))
     code = """

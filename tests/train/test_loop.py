@@ -1,10 +1,9 @@
-"""Pretraining: a run that is stopped, damaged, or made sick goes on, or says what is wrong."""
+"""Pretraining: files of a run, resuming, refused changes of settings, and losses that do not depend on micro-batches."""
 
 import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from electrakit.config.pretrain import with_special_ids
 from electrakit.objective.build import build_objective
 from electrakit.objective.output import Output
 from electrakit.runs.files import PretrainRun
-from tests.helpers.runs import assert_same, figures, weights
+from tests.helpers.runs import assert_same, metrics_of, weights
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
@@ -49,9 +48,8 @@ def test_a_run_learns_and_leaves_its_files(tiny):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "step", [1, 4, 5, 7, 11]
-)  # the first; where log, checkpoint, nothing and the next epoch are due
+# the first; where log, checkpoint, nothing and the next epoch are due
+@pytest.mark.parametrize("step", [1, 4, 5, 7, 11])
 @pytest.mark.parametrize("preset", ["tiny", "modern_tiny"])
 def test_resume_equals_an_uninterrupted_run(tiny, preset, step, shards):
     whole = pretrain(tiny("whole", preset))
@@ -108,7 +106,7 @@ def test_a_complete_run_is_left_as_it_is_and_more_steps_go_on(tiny):
     assert again.is_complete and (again.checkpoint / "manifest.json").stat().st_mtime_ns == stamp
     longer = pretrain(tiny(steps=18, optim={"schedule": "constant", "warmup_steps": 2}))
     assert longer.step == 18
-    steps = [(line["split"], line["step"]) for line in figures(longer)]
+    steps = [(line["split"], line["step"]) for line in metrics_of(longer)]
     assert len(steps) == len(set(steps))
 
 
@@ -154,7 +152,7 @@ def test_one_run_has_one_writer(tiny):
 
         with write_lock(config.run):
             os.write(tell, b"locked")
-            time.sleep(600)
+            signal.pause()
         os._exit(0)
     os.close(tell)
     try:
@@ -165,7 +163,7 @@ def test_one_run_has_one_writer(tiny):
         os.close(told)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    assert pretrain(config).is_complete  # the lock of a dead process is nobody's
+    assert pretrain(config).is_complete  # a dead process holds no lock
 
 
 # Losses

@@ -100,18 +100,18 @@ def test_official_adam_is_not_adamw():
 def test_muon_moves_a_matrix_by_a_rotation():
     torch.manual_seed(0)
     matrices = torch.randn(3, 16, 8) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
-    turned = orthogonalise(matrices)
-    values = torch.linalg.svdvals(turned)
+    orthogonal = orthogonalise(matrices)
+    values = torch.linalg.svdvals(orthogonal)
     assert values.min() > 0.6 and values.max() < 1.3
     u, _, v = torch.linalg.svd(matrices, full_matrices=False)
-    similarity = (turned * (u @ v)).sum((-2, -1)) / (turned.norm(dim=(-2, -1)) * (u @ v).norm(dim=(-2, -1)))
+    similarity = (orthogonal * (u @ v)).sum((-2, -1)) / (orthogonal.norm(dim=(-2, -1)) * (u @ v).norm(dim=(-2, -1)))
     assert similarity.min() > 0.97  # the nearest rotation, not just any
 
 
-def turned_by_numpy(matrix: np.ndarray) -> np.ndarray:
+def orthogonal_by_numpy(matrix: np.ndarray) -> np.ndarray:
     """Newton and Schulz's iteration with the numbers of Jordan et al. 2024."""
     if matrix.shape[0] > matrix.shape[1]:
-        return turned_by_numpy(matrix.T).T
+        return orthogonal_by_numpy(matrix.T).T
     matrix = matrix / np.linalg.norm(matrix)
     for _ in range(5):
         gram = matrix @ matrix.T
@@ -120,7 +120,7 @@ def turned_by_numpy(matrix: np.ndarray) -> np.ndarray:
 
 
 def test_muon_steps_equal_plain_numpy():
-    """Nesterov's momentum of 0.95, each of the stacked matrices turned by itself, Liu et al.'s scale, decay, and AdamW for the rest."""
+    """Nesterov's momentum of 0.95, each stacked matrix orthogonalised by itself, Liu et al.'s scale, decay, and AdamW for the rest."""
     torch.manual_seed(0)
     objective = build_objective(presets.tiny(vocab_size=50), SPECIAL)
     layer = objective.discriminator.body.layers[0]
@@ -137,13 +137,13 @@ def test_muon_steps_equal_plain_numpy():
             momenta[one] = 0.95 * momenta[one] + 0.05 * gradient
             parts = np.split(0.05 * gradient + 0.95 * momenta[one], num_stacked)
             scale = 0.2 * max(parts[0].shape) ** 0.5
-            update = scale * np.concatenate([turned_by_numpy(part) for part in parts])
+            update = scale * np.concatenate([orthogonal_by_numpy(part) for part in parts])
             values[one] = values[one] - lr * 0.1 * values[one] - lr * update
     for one, value in values.items():
         np.testing.assert_allclose(one.detach(), value, rtol=1e-4, atol=1e-5)
 
 
-def test_muon_turns_query_key_and_value_each_by_itself():
+def test_muon_orthogonalises_query_key_and_value_each_by_itself():
     objective = build_objective(presets.modern_tiny(vocab_size=50), SPECIAL)
     groups = parameter_groups(objective, 0.01, has_muon=True)
     stacked = {group["num_stacked"]: group for group in groups if group["is_for_muon"]}

@@ -1,11 +1,11 @@
-"""Runs whose loss or gradient is not a number: steps are skipped and counted, and three in a row go back."""
+"""Steps whose loss or gradient is not finite are skipped and counted; after three in a row the last checkpoint is loaded."""
 
 import pytest
 import torch
 
 from electrakit import pretrain
 from electrakit.common.errors import UserError
-from tests.helpers.runs import figures, weights
+from tests.helpers.runs import metrics_of, weights
 from tests.helpers.sick_objective import sick
 
 
@@ -23,7 +23,7 @@ def test_three_in_a_row_go_back_once_and_then_stop(tiny, capfd):
     run = pretrain(config, sick(config, [6, 7, 8]))  # other draws help
     assert run.is_complete
     assert "returning to the last checkpoint" in capfd.readouterr().err
-    steps = [(line["split"], line["step"]) for line in figures(run)]
+    steps = [(line["split"], line["step"]) for line in metrics_of(run)]
     assert len(steps) == len(set(steps))
 
     config = tiny("hopeless", micro_batch=8, steps=12)
@@ -54,7 +54,7 @@ def test_after_going_back_the_count_begins_anew(tiny, capfd):
     assert run.metrics()[-1]["num_skipped"] == 3  # two before the checkpoint, one after
 
 
-def test_three_in_a_row_are_seen_also_when_good_steps_followed_before_anybody_looked(tiny):
+def test_three_in_a_row_are_seen_also_when_good_steps_followed_before_the_count_was_read(tiny):
     from electrakit.train.distributed import ProcessGroup
     from electrakit.train.loop import train_step
     from electrakit.train.state import TrainState

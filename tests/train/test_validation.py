@@ -21,7 +21,7 @@ def config(shards, **changes):
     return presets.tiny(data=shards, vocab_size=120, length=32, valid_rows=16, **{"micro_batch": 16, **changes})
 
 
-def test_figures_repeat_whatever_the_seed_and_the_micro_batch(shards):
+def test_metrics_repeat_whatever_the_seed_and_the_micro_batch(shards):
     objective = build_objective(config(shards), SPECIAL).train()
     first = Validation(config(shards), GROUP)(objective, compute)
     assert Validation(config(shards), GROUP)(objective, compute) == first
@@ -30,22 +30,22 @@ def test_figures_repeat_whatever_the_seed_and_the_micro_batch(shards):
     assert objective.training  # as it was
 
 
-def test_figures_are_those_of_one_batch_and_scikit_learns_auc(shards):
+def test_metrics_are_those_of_one_batch_and_scikit_learns_auc(shards):
     objective = build_objective(config(shards), SPECIAL)
     validation = Validation(config(shards), GROUP)
-    figures = validation(objective, compute)
+    metrics = validation(objective, compute)
     [micro_batch] = validation.prefetch.read(0)
     with torch.no_grad():
         output = objective.eval()(micro_batch.ids, micro_batch.draws)
     for name in ("loss", "mlm_loss", "disc_loss", "gen_acc", "disc_acc", "replaced_rate", "sampled_acc"):
-        assert figures[name] == pytest.approx(getattr(output, name).item(), rel=1e-5), name
+        assert metrics[name] == pytest.approx(getattr(output, name).item(), rel=1e-5), name
     seen = output.is_scored
-    assert figures["disc_auc"] == pytest.approx(
+    assert metrics["disc_auc"] == pytest.approx(
         roc_auc_score(output.disc_labels[seen], output.disc_logits[seen]), abs=1e-3
     )
 
 
-def test_without_a_valid_split_there_are_no_figures(shards, tmp_path):
+def test_without_a_valid_split_there_are_no_metrics(shards, tmp_path):
     import electrakit as ek
 
     text = shards.parent / "corpus.txt"

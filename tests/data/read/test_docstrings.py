@@ -1,4 +1,4 @@
-"""Python source in, prose out: the ways docstrings are written, and what must never come through."""
+"""The text of docstrings in Python source: the ways they are written, and what must be left out."""
 
 import sysconfig
 import time

@@ -338,7 +338,7 @@ def test_a_dataset_that_cannot_be_reached_is_one_quick_line(tmp_path):
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"},  # nobody listens there
+        env={**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"},  # no server listens there
         capture_output=True,
         text=True,
         timeout=HANG,
@@ -527,7 +527,7 @@ def test_a_record_that_is_too_long_is_left_out_and_only_that(tmp_path, read_all,
             assert notes.places["record longer than 300 bytes; left out"] == [f"{tmp_path / 'a'}:{line}"]
 
 
-def test_going_on_after_any_piece_gives_exactly_the_pieces_that_remain(tmp_path, monkeypatch, openwebtext):
+def test_resuming_after_any_batch_gives_exactly_the_batches_that_remain(tmp_path, monkeypatch, openwebtext):
     monkeypatch.setattr(sources, "BATCH_BYTES", 200)
     monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 300)
     corpus = tmp_path / "corpus"
@@ -757,7 +757,7 @@ def five_texts() -> bytes:
 
 @pytest.mark.parametrize("damage", ["flipped", "zeroed", "cut between members", "cut in a header"])
 def test_a_damaged_header_in_a_tar_is_not_its_end(tmp_path, read_all, damage):
-    """tarfile ends quietly there: of an archive with five members, two would come out, and nobody would know."""
+    """tarfile ends quietly there: of an archive with five members, two would come out, without an error."""
     data, third = bytearray(five_texts()), 4 * 512
     if damage == "flipped":
         data[third + 3] ^= 1

@@ -1,4 +1,4 @@
-"""Wikitext in, prose out: real constructs of Wikipedia articles, and text made to break a parser."""
+"""Plain text from wikitext: real constructs of Wikipedia articles, and text made to break a parser."""
 
 import time
 

@@ -180,10 +180,8 @@ def test_a_tiny_model_learns_which_questions_have_no_answer(folder, tmp_path, ca
     assert null_odds == pytest.approx(files["null_odds"], abs=1e-3)
     plain = transformers.AutoModelForQuestionAnswering.from_pretrained(out / "model")
     known = tokenizer(examples.questions[0].text, examples.contexts[0], return_tensors="pt")
-    with torch.no_grad():
-        np.testing.assert_allclose(
-            plain(**known).start_logits[0], logits[: rows.starts[1], 0], atol=1e-3
-        )  # the first row
+    with torch.no_grad():  # the first row
+        np.testing.assert_allclose(plain(**known).start_logits[0], logits[: rows.starts[1], 0], atol=1e-3)
 
 
 def test_the_threshold_of_a_bad_model_is_searched(folder, tmp_path):
