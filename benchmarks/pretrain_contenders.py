@@ -28,7 +28,7 @@ from electrakit.model.tie import tie
 from electrakit.objective.build import build_objective
 from electrakit.objective.electra import Electra
 from electrakit.train.distributed import ProcessGroup, distribute
-from electrakit.train.loop import synchronise, train_step
+from electrakit.train.loop import advance, train_step
 from electrakit.train.optim import RunOptimizer
 from electrakit.train.state import TrainState
 
@@ -124,7 +124,7 @@ def whole_loop(config: PretrainConfig, settings: Settings, group: ProcessGroup) 
     training = TrainState(config, None, group)
 
     def step(ids: Tensor) -> float:
-        synchronise(training, stop_requested=False)
+        advance(training, budget_used=0.0)
         train_step(training)
         training.progress.step += 1
         loss = training.metrics.sums["loss"].item()  # of this step only, because every step is logged
