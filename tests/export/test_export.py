@@ -127,7 +127,10 @@ def test_each_kind_of_run_opens_with_transformers_alone(made, tmp_path, preset):
         assert same and all(torch.equal(value, theirs[key]) for key, value in same.items())
 
 
-@pytest.mark.parametrize("preset", ["tiny", "modern_tiny", "alectra_small", "mlm_small"])
+@pytest.mark.parametrize(
+    "preset",
+    ["tiny", "mlm_small", *(pytest.param(name, marks=pytest.mark.long) for name in ("modern_tiny", "alectra_small"))],
+)
 def test_the_code_in_the_card_runs(made, tmp_path, preset, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ek.export(made(preset), "hf/mine")

@@ -104,11 +104,12 @@ def test_a_missing_or_strange_manifest_is_damage(tmp_path):
 
 
 def test_damaged_checkpoints_are_no_reason_to_drop_good_ones(tiny):
-    config = tiny(steps=40, valid_every=100)
-    run = pretrain(config, stop_after=30)
-    assert Checkpoints(run.path, 2, []).steps() == [25, 30]
-    (run.path / "checkpoints" / "step_0000030" / "manifest.json").unlink()
-    assert pretrain(tiny(steps=40, valid_every=100, keep_last=1), stop_after=27).checkpoint.exists()
+    settings = {"steps": 8, "save_every": 2, "valid_every": 100, "valid_rows": 1}
+    config = tiny(**settings)
+    run = pretrain(config, stop_after=6)
+    assert Checkpoints(run.path, 2, []).steps() == [4, 6]
+    (run.path / "checkpoints" / "step_0000006" / "manifest.json").unlink()
+    assert pretrain(tiny(**settings, keep_last=1), stop_after=5).checkpoint.exists()
     for path in (run.path / "checkpoints").glob("step_*"):
         (path / "state.json").write_text("{}")
     with pytest.raises(UserError, match=r"all checkpoints in .* are damaged; remove that folder"):
@@ -149,23 +150,23 @@ def test_the_last_ones_the_milestones_and_the_best_are_kept(tiny):
 
 
 def test_a_milestone_is_kept_whatever_later_starts_say(tiny):
-    settings = {"save_every": 4, "keep_last": 1, "valid_every": 100, "valid_rows": 1}
-    run = pretrain(tiny(steps=20, keep_at=("50%",), **settings), stop_after=16)
-    assert Checkpoints(run.path, 1, []).steps() == [10, 16]
-    pretrain(tiny(steps=30, keep_at=("50%",), **settings), stop_after=16)  # half of it is now 15
-    assert Checkpoints(run.path, 1, []).steps() == [10, 16]
-    pretrain(tiny(steps=32, keep_at=("62.5%",), **settings), stop_after=22)
-    assert Checkpoints(run.path, 1, []).steps() == [10, 20, 22]
-    pretrain(tiny(steps=32, **settings))
-    assert Checkpoints(run.path, 1, []).steps() == [10, 20, 32]
+    settings = {"save_every": 2, "keep_last": 1, "valid_every": 100, "valid_rows": 1}
+    run = pretrain(tiny(steps=10, keep_at=("50%",), **settings), stop_after=8)
+    assert Checkpoints(run.path, 1, []).steps() == [5, 8]
+    pretrain(tiny(steps=14, keep_at=("50%",), **settings), stop_after=8)  # half of it is now 7
+    assert Checkpoints(run.path, 1, []).steps() == [5, 8]
+    pretrain(tiny(steps=16, keep_at=("62.5%",), **settings), stop_after=11)
+    assert Checkpoints(run.path, 1, []).steps() == [5, 10, 11]
+    pretrain(tiny(steps=16, **settings))
+    assert Checkpoints(run.path, 1, []).steps() == [5, 10, 16]
 
 
 def test_a_checkpoint_that_becomes_a_milestone_stays_one(tiny):
-    settings = {"save_every": 4, "keep_last": 2, "valid_every": 100, "valid_rows": 1}
-    run = pretrain(tiny(steps=12, **settings), stop_after=8)
-    pretrain(tiny(steps=16, keep_at=("25%",), **settings), stop_after=12)
-    pretrain(tiny(steps=20, **settings))
-    assert Checkpoints(run.path, 1, []).steps() == [4, 16, 20]
+    settings = {"save_every": 2, "keep_last": 2, "valid_every": 100, "valid_rows": 1}
+    run = pretrain(tiny(steps=6, **settings), stop_after=4)
+    pretrain(tiny(steps=8, keep_at=("25%",), **settings), stop_after=6)
+    pretrain(tiny(steps=10, **settings))
+    assert Checkpoints(run.path, 1, []).steps() == [2, 8, 10]
 
 
 def test_the_best_is_kept_however_old(tmp_path):
