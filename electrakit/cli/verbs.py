@@ -141,14 +141,16 @@ def config_help(verb: str) -> str:
 
 
 def split_config(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """The file of `--config FILE`, wherever it stands, and the other arguments."""
+    """The file of `--config FILE`, wherever it stands among the options, and the other arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--config", type=Path)
+    parser.add_argument("--config", type=Path, action="append", default=[])
     try:
         found, rest = parser.parse_known_args(arguments)
     except argparse.ArgumentError:
         raise UserError("--config needs a file, such as --config runs/mine/config.json") from None
-    return found.config, rest
+    if len(found.config) > 1:
+        raise UserError(f"--config names {len(found.config)} files: name one")
+    return next(iter(found.config), None), rest
 
 
 def settings_in(path: Path, verb: str) -> dict[str, Any]:

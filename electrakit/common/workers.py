@@ -129,12 +129,16 @@ class WorkerPool:
             self._receive()
         worker = min(range(self.num_workers), key=lambda one: len(self._given[one]))
         task = WorkerTask(description)
-        try:
-            self._connections[worker].send_bytes(pickle.dumps((function, item)))
-        except (BrokenPipeError, ConnectionResetError):
-            self._raise_dead(worker)
+        self._send(worker, task, pickle.dumps((function, item)))
         self._given[worker].append(task)
         return task
+
+    def _send(self, worker: int, task: WorkerTask, content: bytes) -> None:
+        """Give a worker a task. Like `_receive`, another kind of pool may do it in its own way."""
+        try:
+            self._connections[worker].send_bytes(content)
+        except (BrokenPipeError, ConnectionResetError):
+            self._raise_dead(worker)
 
     def _wait_for(self, task: WorkerTask) -> Any:
         while task.answer is None:

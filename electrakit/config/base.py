@@ -248,12 +248,18 @@ def convert_value(hint: Any, value: Any) -> Any:
     raise ValueError
 
 
-def read_fields(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
-    """A dataclass of those values that fit its fields; the others get their defaults: an older version wrote fewer."""
+def read_fields(kind: type[Kind], values: Mapping[str, Any], *, strict: bool = False) -> Kind:
+    """A dataclass of the values that have the names of its fields; the others get their defaults: an older version wrote fewer.
+
+    So do values of a wrong type, or with `strict` they are a UserError.
+    """
     hints, fitting = get_type_hints(kind), {}
     for name in hints.keys() & values.keys():
-        with contextlib.suppress(ValueError):
+        try:
             fitting[name] = convert_value(hints[name], values[name])
+        except ValueError:
+            if strict:
+                raise UserError(f"{name} is {values[name]!r}, which this version cannot use") from None
     return kind(**fitting)
 
 

@@ -65,6 +65,10 @@ class Batches:
             rows.append(self._rows_of_file[file][row - self.first_rows[file]])
         return np.concatenate(rows).reshape(-1, self.length).astype(np.int64)
 
+    def open(self) -> None:
+        """Compare the hashes and map the files; the first read does it too."""
+        _ = self._rows_of_file
+
     def micro_batches(self, step: int) -> Iterator[np.ndarray]:
         """The same rows in the same order, in `num_micro` micro-batches of at most `micro_batch` rows, as even as possible.
 

@@ -91,7 +91,7 @@ class PrepareProgress:
         first, second = map(int, saved["after"])
         counts, files = saved["counts"], saved["files"]
         return cls(
-            notes=Notes(CorpusNote(**entry) for entry in saved["notes"]),
+            notes=_read_notes(saved["notes"]),
             fast=bool(saved["fast"]),
             after=(first, second),
             counts={split: Counter({name: int(number) for name, number in counts[split].items()}) for split in SPLITS},
@@ -318,6 +318,17 @@ def write_numbers(file: BinaryIO, numbers: np.ndarray) -> None:
     rest = np.ascontiguousarray(numbers).data.cast("B")
     while rest:
         rest = rest[file.write(rest) :]
+
+
+def _read_notes(saved: Any) -> Notes:
+    """Those of progress.json; earlier versions had them by their text."""
+    if isinstance(saved, dict):
+        entries = {text: (entry.get("kept", ""), entry) for text, entry in saved.items()}
+        return Notes(
+            CorpusNote(text.removesuffix(f"; {kept}") if kept else text, kept, entry["count"], entry["first"])
+            for text, (kept, entry) in entries.items()
+        )
+    return Notes(CorpusNote(**entry) for entry in saved)
 
 
 def _skipped_lines(notes: Notes) -> bytes:

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -26,15 +26,21 @@ JobGroup = TypeVar("JobGroup", str, int)
 SECONDS_UNTIL_VISIBLE = 120.0
 
 
-class JobPool(contextlib.ExitStack):
+class JobPool:
     """Worker processes, started with the first job that is missing. A pool of one worker is this process."""
 
     def __init__(self, config: TuningConfig, is_in_process: bool = False) -> None:
-        super().__init__()
         self.config = config
         has_one_worker = config.engine == "local" and (config.workers or num_workers(config)) == 1
         self.is_in_process = is_in_process or has_one_worker
         self._workers: WorkerPool | None = None
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._held.__exit__(*error)
 
     def results_of(self, jobs: Mapping[JobGroup, Sequence[FinetuneJob]]) -> dict[JobGroup, list[JobResult]]:
         """The results of groups of jobs. Those that are missing are run."""
@@ -71,7 +77,7 @@ class JobPool(contextlib.ExitStack):
     def _run(self, function: Callable[[FinetuneJob], Any], jobs: Sequence[FinetuneJob]) -> Iterator[FinetuneJob]:
         """Each job as soon as it is done."""
         if jobs and self._workers is None and not self.is_in_process:
-            self._workers = self.enter_context(open_workers(self.config))
+            self._workers = self._held.enter_context(open_workers(self.config))
         if self._workers is None:
             for job in jobs:
                 function(job)

@@ -46,6 +46,9 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
         if share == "embeddings" and output_table(generator) is not None:
             generator.config.tie_word_embeddings = True  # saving, loading and tie_weights() keep it
         tie_output_table(generator)
+        layer = output_table(generator)
+        is_tied = layer is None or layer.weight is generator.get_input_embeddings().weight
+        assert is_tied or not generator.config.tie_word_embeddings, "the output layer holds an old table"
 
 
 def shared_parameters(generator: nn.Module, discriminator: nn.Module) -> list[str]:
@@ -195,7 +198,7 @@ class Embeddings(NamedTuple):
     @classmethod
     def of(cls, model: nn.Module) -> "Embeddings":
         if parts := _known_parts(model):
-            return cls(parts, ["word.weight"])
+            return cls(parts, [name for name in parts if name == "word.weight"])
         words = model.get_input_embeddings() if is_transformers(model) else None
         tables = [(name, each) for name, each in _body(model).named_modules() if isinstance(each, nn.Embedding)]
         parameters = {

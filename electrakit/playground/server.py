@@ -50,20 +50,6 @@ def play(
         server_of(make_app(pairs, host)).run([listener])
 
 
-@contextlib.contextmanager
-def playing(pairs: Sequence[Pair], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve the page in the background while the block runs; yields its address."""
-    with listening(host, port) as listener:
-        server = server_of(make_app(pairs, host))
-        thread = threading.Thread(target=server.run, args=[[listener]], daemon=True)
-        thread.start()
-        try:
-            yield address_of(listener, host)
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
 def open_pairs(models: Sequence[Place], generator: Place | None = None) -> list[Pair]:
     pairs = [open_pair(place, generator) for place in models]
     if len(pairs) == 2 and pairs[0].name == pairs[1].name:  # hf/a/mine and hf/b/mine

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from electrakit.common.errors import UserError
+from electrakit.common.errors import UserError, prefix_errors
 from electrakit.common.json_files import write_json
 from electrakit.config.base import read_fields
 from electrakit.config.corpus import SHARDS_MANIFEST
@@ -215,7 +215,9 @@ def read_run(path: str | Path) -> RunFiles:
 
 def read_progress(checkpoint: Path) -> Progress:
     """Of a complete checkpoint."""
-    return read_fields(Progress, json.loads((checkpoint / layout.PROGRESS_FILE).read_text(encoding="utf-8")))
+    path = checkpoint / layout.PROGRESS_FILE
+    with prefix_errors(f"{path}: "):
+        return read_fields(Progress, json.loads(path.read_text(encoding="utf-8")), strict=True)
 
 
 def write_environment(run: Path, environment: Environment) -> None:

@@ -103,6 +103,8 @@ def test_a_file_that_does_not_fit_is_one_line(verb, content, message, tmp_path, 
     assert capsys.readouterr().err.count("\n") == 1
     assert electra(verb, "--config") == 2
     assert "--config needs a file" in capsys.readouterr().err
+    assert electra(verb, "--config", path, "--config", path) == 2
+    assert "--config names 2 files: name one" in capsys.readouterr().err
 
 
 def test_shards_are_made_again_from_their_manifest(shards, tmp_path):

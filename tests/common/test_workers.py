@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from electrakit.common.errors import UserError, explain_write_errors
-from electrakit.common.workers import TASKS_AHEAD, WorkerPool
+from electrakit.common.workers import TASKS_AHEAD, WorkerPool, perform
 from tests.helpers.processes import HANG, wait_until
 from tests.helpers.worker_tasks import (
     complain,
@@ -359,3 +360,22 @@ def test_a_failure_of_unordered_work_has_its_reason():
         list(workers.as_done(fail, range(5), lambda item: f"item {item}"))
     with WorkerPool(1) as workers, pytest.raises(UserError, match="--this is yours to fix"):
         list(workers.as_done(complain, [1]))
+
+
+class InPlace(WorkerPool):
+    """Does each task at once, as a pool of another kind: `_send` and `_receive` are all that it has of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self._given = [deque()]
+
+    def _send(self, worker, task, content):
+        task.answer = perform(content)
+
+    def _receive(self):
+        self._given[0].popleft()
+
+
+def test_another_kind_of_pool_needs_only_to_send_and_receive():
+    assert list(InPlace().map(double, range(9))) == [2 * number for number in range(9)]
+    assert sorted(InPlace().as_done(double, range(9))) == [(number, 2 * number) for number in range(9)]

@@ -29,8 +29,8 @@ from electrakit.data import encode_fast
 from electrakit.data.encode import Encoder
 from electrakit.data.manifest import Plan
 from electrakit.data.prepare import choose_splits
-from electrakit.data.read.notes import Notes
-from electrakit.data.shard_writer import SPLITS, ShardFolder
+from electrakit.data.read.notes import CorpusNote, Notes
+from electrakit.data.shard_writer import SPLITS, PrepareProgress, ShardFolder
 from electrakit.data.tokenizer_files import load_tokenizer
 from tests.helpers.processes import HANG, wait_until
 
@@ -421,6 +421,23 @@ def test_a_damaged_progress_file_is_a_clear_error(made, tmp_path, name, damage):
     (tmp_path / ".prepare" / name).write_bytes(damage.encode("latin-1"))
     with pytest.raises(UserError, match=r"(is damaged, or not ours|was made with other settings).*name another --out"):
         prepare(made, tmp_path)
+
+
+def test_notes_in_the_progress_file_of_an_earlier_version_are_read():
+    state = {"finished": [], "num_rows": 1}
+    stored = {"after": [0, 1], "fast": True, "num_seen": 0}
+    stored |= {"counts": {split: {"rows": 1} for split in SPLITS}, "files": dict.fromkeys(SPLITS, state)}
+    old = {
+        "a hole": {"count": 2, "first": ["x"]},
+        "a cut; the rest is kept": {"count": 1, "first": ["y"], "kept": "the rest is kept"},
+    }
+    progress = PrepareProgress.from_json(stored | {"notes": old})
+    assert list(progress.notes) == [
+        CorpusNote("a hole", "", 2, ["x"]),
+        CorpusNote("a cut", "the rest is kept", 1, ["y"]),
+    ]
+    again = PrepareProgress.from_json(json.loads(json.dumps(progress.as_json())))
+    assert list(again.notes) == list(progress.notes)
 
 
 def test_standard_input_is_never_taken_for_the_same(made, tmp_path):

@@ -115,6 +115,13 @@ def test_a_pair_of_one_family_shares_its_embeddings_and_the_output_table(family:
     assert_shared_and_trained_together(generator, discriminator, nn.ModuleList([generator, discriminator]))
 
 
+def test_a_word_table_that_is_parametrized_is_left_alone() -> None:
+    generator, discriminator = tiny_generator("bert"), tiny_discriminator("bert")
+    nn.utils.parametrizations.weight_norm(discriminator.get_input_embeddings())
+    Electra(generator, discriminator, mask_token_id=4)  # it looks for tables that were copied
+    assert not shared_parameters(generator, discriminator)
+
+
 def test_the_projection_to_the_hidden_size_is_not_shared() -> None:
     generator, discriminator = electra_pair()
     tie(generator, discriminator)

@@ -22,7 +22,8 @@ from electrakit.cli.main import main
 from electrakit.playground.answers import MAX_CHARACTERS
 from electrakit.playground.app import MAX_BODY, MAX_WAITING, is_allowed_host, make_app
 from electrakit.playground.open import open_pair
-from electrakit.playground.server import HeaderTimeoutProtocol, listening, open_pairs, play, playing
+from electrakit.playground.server import HeaderTimeoutProtocol, listening, open_pairs, play
+from tests.helpers.playground import playing
 from tests.helpers.processes import HANG
 from tests.helpers.tiny_pairs import VOCABULARY, write_discriminator, write_generator, write_pair
 

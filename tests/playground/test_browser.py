@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from electrakit.playground.server import open_pairs, playing
+from electrakit.playground.server import open_pairs
 from tests.helpers.browser import chromium as chromium
+from tests.helpers.playground import playing
 from tests.helpers.processes import HANG
 from tests.helpers.tiny_pairs import VOCABULARY, write_discriminator, write_generator, write_pair
 

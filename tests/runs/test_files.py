@@ -9,7 +9,7 @@ import pytest
 
 from electrakit import pretrain
 from electrakit.common.errors import UserError
-from electrakit.runs.files import Environment, Progress, Status, is_run, read_metrics, read_run
+from electrakit.runs.files import Environment, Progress, Status, is_run, read_metrics, read_progress, read_run
 
 
 @pytest.fixture
@@ -75,6 +75,13 @@ def test_a_resumed_run_has_every_step_once(tiny):
     assert not before.is_complete and before.progress.step == 7
     run = read_run(pretrain(tiny()).path)
     assert [one["step"] for one in run.train] == [4, 8, 12] and run.is_complete
+
+
+def test_a_checkpoint_whose_step_cannot_be_read_is_never_taken_for_a_first_one(tiny):
+    path = pretrain(tiny()).checkpoint / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 8.0}))
+    with pytest.raises(UserError, match=r"state\.json: step is 8\.0, which this version cannot use"):
+        read_progress(path.parent)
 
 
 def test_a_folder_that_is_no_run_is_a_clear_error(tmp_path, shards):

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from electrakit.runs.files import PretrainRun, read_metrics
 from electrakit.runs.settings import (
     DataDescription,
     StoredConfig,
+    StoredSettings,
     check_fits,
     differences,
     identity_of,
@@ -23,6 +24,13 @@ from electrakit.runs.settings import (
     write_config,
 )
 from electrakit.train.initial_weights import describe_data
+
+
+def test_no_setting_of_a_part_has_the_name_of_another():
+    """StoredSettings reads those of the objective and the optimizer beside the others."""
+    kinds = (PretrainConfig, type(PretrainConfig().objective), type(PretrainConfig().optim))
+    names = [entry.name for kind in kinds for entry in fields(kind)]
+    assert not [entry.name for entry in fields(StoredSettings) if names.count(entry.name) > 1]
 
 
 def test_differences_are_named_by_their_place_and_what_may_change_is_not():

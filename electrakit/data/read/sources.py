@@ -277,7 +277,8 @@ class _Reader:
         """Values that a library has read, one after the other, as chunks."""
         texts: list[str | None] = []
         num_characters = number = 0
-        for number, value in enumerate(values, 1):
+        for value in values:
+            number += 1  # not by enumerate, which keeps the value
             is_text = isinstance(value, str)
             self.num_counted += len(value) if is_text else 0
             is_long = isinstance(value, memoryview) or (is_text and len(value) > MAX_DOCUMENT_BYTES // 4)

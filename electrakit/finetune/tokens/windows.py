@@ -150,9 +150,12 @@ def span_of(question: SquadQuestion, offsets: np.ndarray) -> tuple[int, int] | N
 
 def most_context(windows: list[tuple[int, int]]) -> list[np.ndarray]:
     """For each window: which of its tokens have the most context in it, the shorter of what is left and right of them."""
-    scores = np.full((len(windows), windows[-1][1]), -np.inf)  # (windows, tokens of the text)
+    num_tokens = windows[-1][1]
+    best_score, best = np.full(num_tokens, -np.inf), np.zeros(num_tokens, np.int64)  # of the windows so far
     for number, (start, end) in enumerate(windows):
         left = np.arange(end - start)
-        scores[number, start:end] = np.minimum(left, left[::-1]) + 0.01 * (end - start)
-    best = scores.argmax(0)
+        score = np.minimum(left, left[::-1]) + 0.01 * (end - start)
+        is_better = score > best_score[start:end]
+        best_score[start:end][is_better] = score[is_better]
+        best[start:end][is_better] = number
     return [best[start:end] == number for number, (start, end) in enumerate(windows)]

@@ -40,7 +40,7 @@ def test_windows_cover_a_text_and_overlap(num_tokens, room):
     assert {token for start, end in windows for token in range(start, end)} == set(range(num_tokens))
 
 
-@pytest.mark.parametrize(("num_tokens", "room"), [(20, 20), (700, 400), (901, 129), (50, 6)])
+@pytest.mark.parametrize(("num_tokens", "room"), [(20, 20), (700, 400), (901, 129), (50, 6), (2000, 60)])
 def test_an_answer_begins_in_the_one_window_with_most_context(num_tokens, room):
     windows = windows_of(num_tokens, room)
     found = most_context(windows)
