@@ -17,7 +17,7 @@ import pytest
 
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.workers import TASKS_AHEAD, WorkerPool, perform
-from tests.helpers.processes import HANG, wait_until
+from tests.helpers.processes import HANG, children_of, wait_until
 from tests.helpers.worker_tasks import (
     complain,
     crash,
@@ -285,10 +285,6 @@ def test_no_worker_outlives_a_main_process_that_is_killed_while_it_starts_them(t
         processes = children_of(main.pid)
         main.kill()
         wait_until(lambda: not any(map(is_alive, processes)))
-
-
-def children_of(process: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
 
 
 @pytest.mark.parametrize("is_working", [False, True])  # while the workers start, and while they work

@@ -34,7 +34,7 @@ from electrakit.data.read import sources
 from electrakit.data.read.formats import Document, identity, read_batch
 from electrakit.data.read.notes import Notes
 from electrakit.data.read.sources import cut_inputs, find_inputs
-from tests.helpers.processes import HANG
+from tests.helpers.processes import HANG, children_of
 
 COMPRESS = {
     "": bytes,
@@ -737,13 +737,6 @@ def test_preparing_takes_little_memory_whatever_the_shape_of_the_corpus(tmp_path
             time.sleep(0.02)
     assert main.returncode == 0
     assert 100 < sum(peaks.values()) < 1200
-
-
-def children_of(process: int) -> list[int]:
-    try:
-        return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
-    except OSError:
-        return []
 
 
 def peak_mb(process: int) -> int:
