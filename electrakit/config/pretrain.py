@@ -74,6 +74,8 @@ class OptimConfig(Settings):
     """`official_adam` has no bias correction; `lamb` scales the step of each layer; `muon` orthogonalises that of matrices (else AdamW)."""
     lr: float = 5e-4
     """Peak learning rate."""
+    adam_lr: float | None = None
+    """With `muon`: the peak rate of what AdamW trains, which are tables, heads, biases and norms. None: `lr`."""
     betas: tuple[float, float] = official_adam.BETAS
     """Decay rates of the two moving averages of the gradient."""
     eps: float = official_adam.EPS
@@ -85,12 +87,14 @@ class OptimConfig(Settings):
     schedule: Schedule = "official"
     """Decay of the learning rate after the warm-up; `official` is linear and decays during the warm-up too."""
     warmup_steps: int = 10_000
-    """Steps in which the learning rate rises linearly from 0."""
+    """Steps in which the learning rate rises linearly from 0. With a budget, a tenth of it at most."""
     num_cycles: int = 4
     """Number of cycles of `cosine_restarts`."""
 
     def check(self) -> None:
-        check_positive(self.values("lr", "eps"))
+        check_positive(self.values("lr", "adam_lr", "eps"))
+        if self.adam_lr is not None and self.name != "muon":
+            raise UserError(f"optim.adam_lr goes with optim.name=muon; {self.name} has one rate, optim.lr")
         check_rates(self.values("weight_decay"))
         for beta in self.betas:
             check_below_one({"betas": beta})
@@ -157,6 +161,8 @@ class PretrainConfig(Settings):
     """Start from these weights: a transformers folder, or a name on the Hugging Face hub. Its sizes replace the preset's."""
     init_generator: str | None = None
     """The same for the generator."""
+    init_embeddings: Literal["random", "counts"] = "random"
+    """`counts`: word vectors from the text's own statistics (SVD of positive PMI), made in seconds, and biases from frequencies."""
     recompute: bool = may_change(False)
     """Gradient checkpointing: activations are recomputed instead of kept. Slower, but needs less memory."""
     fsdp: bool = may_change(False)
@@ -188,6 +194,8 @@ class PretrainConfig(Settings):
                 )
         if self.generator is not None:
             self._check_pair(self.generator, self.discriminator)
+        if self.init_embeddings == "counts" and (place := self.init_discriminator or self.init_generator):
+            raise UserError(f"init_embeddings=counts would replace the word table of {place}: leave one of the two out")
 
     def _check_pair(self, generator: NetworkConfig, discriminator: NetworkConfig) -> None:
         """Everything that building the networks and tying them would refuse."""
@@ -310,6 +318,7 @@ class ChangesBesidesPair(TypedDict, total=False):
     on_checkpoint: str | None
     init_discriminator: str | Path | None
     init_generator: str | Path | None
+    init_embeddings: Literal["random", "counts"]
     recompute: bool
     fsdp: bool
     wandb: str | None

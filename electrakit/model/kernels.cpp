@@ -199,7 +199,19 @@ template <class T> void predict_back(T* logits, const float* bias, const Int* ta
     }
 }
 
+// Adds to row r of `out` the gains of the words seen beside token r, a sparse matrix by rows; its original counts once less.
+static void add_gains(const Int* tokens, const Int* originals, const Int* starts, const int32_t* words, const float* gains,
+                      const float* scales, float weight, float* out, Int rows, Int size, int threads) {
+    EACH_ROW {
+        for (Int i = starts[tokens[row]]; i < starts[tokens[row] + 1]; i++) {
+            float gain = gains[i];
+            if (words[i] == originals[row]) gain = weight * std::log1p(std::fmax(std::expm1(gain / weight) - scales[words[i]], 0.0f));
+            out[row * size + words[i]] += gain;
+        }
+    }
+}
+
 #define KERNELS(X, Y) (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, 0, 0, 0>, (void*)gelu<Y, 1, 0, 0>, \
                       (void*)gelu<Y, 0, 1, 0>, (void*)gelu<Y, 1, 1, 0>, (void*)gelu<Y, 0, 1, 1>, (void*)gelu<Y, 1, 1, 1>, \
-                      (void*)attention<Y>, (void*)predict<Y>, (void*)predict_back<Y>
+                      (void*)attention<Y>, (void*)predict<Y>, (void*)predict_back<Y>, (void*)add_gains
 extern "C" { void* kernels[] = {KERNELS(float, float), KERNELS(bf16, bf16), KERNELS(float, bf16)}; }

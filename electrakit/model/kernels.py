@@ -36,7 +36,7 @@ VARIANTS: tuple[Types, ...] = (
     (torch.bfloat16, torch.bfloat16),
     (torch.float32, torch.bfloat16),
 )
-# In the order of the table in kernels.cpp. Tensors are of dtype X, Y, F (float32) or I (int64); numbers are long, int, float or a seed.
+# In the order of the table in kernels.cpp. Tensors are of dtype X, Y, F (float32), I (int64) or W (int32); numbers are long, int, float or a seed.
 SIGNATURES = {
     "add_norm": "X Y F F F X Y Y F l l f f s i",
     "add_norm_back": "Y X Y F F X Y F l l f s i",
@@ -49,6 +49,7 @@ SIGNATURES = {
     "attention": "Y F I Y Y F l i i f s i",
     "predict": "Y F I F I f F F I I l l i i",
     "predict_back": "Y F I F F F l l i",
+    "add_gains": "I I I W F F f F l l i",
 }
 NUMBERS = {"l": ctypes.c_int64, "i": ctypes.c_int, "f": ctypes.c_float, "s": ctypes.c_uint64}
 
@@ -134,7 +135,7 @@ def call(name: str, types: Types, *arguments: Any) -> None:
     kernels, why_none = _load_kernels()
     if why_none is not None:
         raise RuntimeError(f"no kernels here: {why_none}")
-    tensors = {"X": types[0], "Y": types[1], "F": torch.float32, "I": torch.int64}
+    tensors = {"X": types[0], "Y": types[1], "F": torch.float32, "I": torch.int64, "W": torch.int32}
     arguments = (*arguments, torch.get_num_threads())
     values = []
     for place, (letter, argument) in enumerate(zip(SIGNATURES[name].split(), arguments, strict=True)):

@@ -1,5 +1,6 @@
 """Builds the objective at the start of a run, with new weights or those of existing models, and fits settings to shards and memory."""
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +17,23 @@ from electrakit.common.safe_load import explain_load_errors, require_safe
 from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig, override, with_special_ids
+from electrakit.data.counts import count_pairs
 from electrakit.data.manifest import read_manifest
 from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, load_tokenizer
 from electrakit.model.build import CLASSES, THEIR_NAMES, build_network
 from electrakit.model.counts import HeadKind, estimate_memory, head_kinds
-from electrakit.model.huggingface.families import is_transformers
+from electrakit.model.huggingface.adapt import unwrap
+from electrakit.model.huggingface.families import is_transformers, output_table
 from electrakit.model.huggingface.weights import CLASSIC, MODERN, from_transformers
+from electrakit.model.networks import Discriminator, Generator
+from electrakit.model.parts import INITIALIZER_RANGE
+from electrakit.model.tie import Embeddings
 from electrakit.objective.build import build_objective
 from electrakit.objective.masking import is_continuation_table
 from electrakit.runs import layout
 from electrakit.runs.settings import DataDescription
 from electrakit.train.distributed import ProcessGroup
+from electrakit.train.word_vectors import WINDOW, word_vectors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,6 +83,33 @@ def new_objective(config: PretrainConfig, special_ids: dict[str, int], existing:
         if name in existing:
             getattr(objective, name).load_state_dict(existing[name].state_dict())
     return objective
+
+
+@torch.no_grad()
+def start_from_counts(objective: nn.Module, config: PretrainConfig) -> None:
+    """Word vectors from the pairs of words in the shards, and biases that predict frequencies, before the first step."""
+    assert config.data is not None
+    counts = count_pairs(config.data, range(1, WINDOW + 1))
+    log_frequencies = torch.from_numpy((counts.tokens + 0.5) / (counts.tokens + 0.5).sum()).log().float()
+    attributes = getattr(objective, "saved_networks", {name: name for name in layout.NETWORKS}).values()
+    networks = [unwrap(network) for name in attributes if (network := getattr(objective, name, None)) is not None]
+    done: set[nn.Parameter] = set()
+    for network in networks:
+        for table in Embeddings.of(network).word_tables[:1]:
+            if table not in done:  # the two networks may share it
+                vectors, is_known = word_vectors(counts, table.size(1))
+                table[: len(vectors)][is_known] = vectors[is_known] * INITIALIZER_RANGE
+                done.add(table)
+        bias = network.output_bias if isinstance(network, Generator) else getattr(word_output(network), "bias", None)
+        if bias is not None:
+            bias[: len(log_frequencies)] = log_frequencies
+        if isinstance(network, Discriminator):
+            network.score.bias.fill_(math.log(config.objective.mask_prob / (1 - config.objective.mask_prob)))
+
+
+def word_output(network: nn.Module) -> nn.Module | None:
+    """The output layer of a transformers masked language model."""
+    return output_table(network) if is_transformers(network) else None
 
 
 def tokenizer_of(config: PretrainConfig) -> TokenizerFiles:

@@ -30,6 +30,7 @@ class RunOptimizer:
         if not self.names:
             raise UserError(f"{type(module).__name__} has no parameters to train")
         self.parts = make_parts(module, config)
+        self.adam_share = 1.0 if config.adam_lr is None else config.adam_lr / config.lr
         # On a GPU, reading a value would wait for the device.
         self.can_read = next(iter(self.names)).device.type == "cpu"
 
@@ -40,7 +41,7 @@ class RunOptimizer:
         found_inf = None if self.can_read else 1 - is_finite.float()
         for part in self.parts:
             for group in part.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr if isinstance(part, Muon) else lr * self.adam_share
             part.found_inf, part.grad_scale = found_inf, None  # type: ignore[attr-defined]  # what torch's GradScaler sets
             part.step()
 

@@ -58,6 +58,8 @@ class TrainState:
 
         if objective is None:
             objective = initial_weights.new_objective(config, data.special_ids, existing)
+            if newest is None and config.init_embeddings == "counts":
+                initial_weights.start_from_counts(objective, config)
         # FSDP moves the shards to the device itself.
         self.objective = objective.train() if config.fsdp else objective.to(group.device).train()
         if config.recompute:
@@ -182,6 +184,8 @@ def resolve_settings(
 ) -> tuple[PretrainConfig, dict[str, nn.Module]]:
     """The settings with nothing left open, and the existing networks that a new run starts from."""
     existing: dict[str, nn.Module] = {}
+    if is_custom and config.init_embeddings == "counts":
+        raise UserError("init_embeddings=counts and an objective of your own: set its word table yourself")
     if is_custom and (place := config.init_discriminator or config.init_generator):
         raise UserError(
             f"{place} and an objective of your own: load the weights into your objective's networks yourself"

@@ -44,4 +44,13 @@ def test_a_run_by_the_clock_decays_with_the_clock_whatever_its_steps():
     assert scheduled_lr(optim, 7, num_steps=10**6, budget_used=0.75) == pytest.approx(0.5)
     assert scheduled_lr(optim, 7, num_steps=10**6, budget_used=1.0) == 0
     official = OptimConfig(lr=2.0, warmup_steps=10)
-    assert scheduled_lr(official, 5, num_steps=10**6, budget_used=0.5) == pytest.approx(0.5)
+    assert scheduled_lr(official, 5, num_steps=10**6, budget_used=0.02) == pytest.approx(0.98)
+
+
+@pytest.mark.parametrize("schedule", ["official", "linear", "constant"])
+def test_with_a_budget_the_warmup_ends_after_a_tenth_of_it_even_on_a_slow_machine(schedule):
+    optim = OptimConfig(lr=2.0, schedule=schedule, warmup_steps=300)
+    after = OptimConfig(lr=2.0, schedule=schedule, warmup_steps=0)
+    for step, used in ((14, 0.1), (70, 0.5), (130, 0.93)):
+        assert scheduled_lr(optim, step, 3000, used) == pytest.approx(scheduled_lr(after, step, 3000, used))
+    assert 0 < scheduled_lr(optim, 7, 3000, 0.05) < scheduled_lr(optim, 14, 3000, 0.1)
