@@ -15,6 +15,12 @@ from electrakit.config.base import closest
 from electrakit.config.presets import PRESETS
 from electrakit.config.pretrain import PretrainConfig, override
 
+NO_NETWORK: dict[str, dict[str, Any]] = {
+    "none": {"generator": None},
+    "counts": {"generator": None, "ngrams": True},
+}
+"""Values of `--generator`: replacements are drawn uniformly, or by counts of neighbouring words."""
+
 
 def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, PretrainConfig]:
     """The name of the preset or of the file, and the settings with the changes of the command line.
@@ -33,10 +39,9 @@ def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, Pre
         raise UserError(f"unknown preset {preset!r}; {hint}there are {', '.join(PRESETS)}")
     name = preset or str(path)
     options, rest = preset_options(name, rest)
-    changes = {"vocab_size": options.pop("vocab_size")} if "vocab_size" in options else {}
-    if options.get("generator") == "none":
-        changes["generator"] = None
-        del options["generator"]
+    changes: dict[str, Any] = {"vocab_size": options.pop("vocab_size")} if "vocab_size" in options else {}
+    if options.get("generator") in NO_NETWORK:
+        changes |= NO_NETWORK[options.pop("generator")]
     config = PRESETS[preset](**options) if preset else PretrainConfig()
     if path is not None:
         values = settings_in(path, verb)
@@ -53,7 +58,7 @@ def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, Pre
 
 def preset_options(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The options that are no settings of tyro's, and the other arguments: arguments of the preset function (`--body modern`),
-    `--vocab-size` of both networks, and `--generator none`, which tyro cannot express for a part with settings."""
+    `--vocab-size` of both networks, and a generator that is no network, which tyro cannot express for a part with settings."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for option, choices in choices_of(name).items():
         parser.add_argument(f"--{option}", choices=choices, type=str.lower, default=argparse.SUPPRESS)
@@ -66,12 +71,12 @@ def preset_options(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any],
 
 
 def choices_of(name: str) -> dict[str, tuple[str, ...]]:
-    """The preset's own options: arguments of its function, and `none` for the generator."""
+    """The preset's own options: arguments of its function, and a generator that is no network."""
     own = {}
     if name in PRESETS:
         arguments = inspect.signature(PRESETS[name]).parameters.values()
         own = {each.name: get_args(each.annotation) for each in arguments if each.kind is not each.VAR_KEYWORD}
-    return own | {"generator": (*own.get("generator", ()), "none")}
+    return own | {"generator": (*own.get("generator", ()), *NO_NETWORK)}
 
 
 def check_options(name: str, config: PretrainConfig, arguments: Sequence[str]) -> None:

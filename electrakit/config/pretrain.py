@@ -40,6 +40,8 @@ class ObjectiveConfig(Settings):
     """The input of `mlm` at the chosen tokens. bert: 80 % [MASK], 10 % random, 10 % unchanged; electra: 85 % [MASK], 15 % unchanged."""
     temperature: float = 1.0
     """Temperature at which replacements are sampled from the generator."""
+    final_temperature: float | None = None
+    """The temperature changes linearly to this over the run. None: it stays."""
     disallow_correct: bool = False
     """Never sample the original token as its own replacement."""
     loss_on: Literal["all", "masked"] = "all"
@@ -48,6 +50,10 @@ class ObjectiveConfig(Settings):
     """Weight of the generator's loss."""
     disc_weight: float | None = None
     """Weight of the discriminator's loss. None: 50 for electra, 1 for replace_mlm, 7 for all_tokens_mlm."""
+    correct_weight: float = 0.0
+    """Above 0, the discriminator also predicts the original of every chosen token (COCO-LM's correction), with this weight."""
+    keep_mask_prob: float = 0.0
+    """Share of the chosen tokens that the discriminator, too, reads as [MASK], to correct, not to detect. Needs `correct_weight`."""
     official: bool = False
     """Choose positions with replacement, as google-research/electra does (about 8 % fewer are masked); for comparison."""
     whole_words: bool = False
@@ -55,8 +61,20 @@ class ObjectiveConfig(Settings):
 
     def check(self) -> None:
         check_mask_prob(self.mask_prob)
-        check_rates(self.values("replace_prob"))
+        check_rates(self.values("replace_prob", "keep_mask_prob"))
         check_temperature(self.temperature)
+        if self.final_temperature is not None:
+            check_temperature(self.final_temperature)
+        if self.correct_weight < 0:
+            raise UserError(f"correct_weight {self.correct_weight} must not be negative")
+        if self.correct_weight and self.kind != "electra":
+            raise UserError(f"correct_weight goes with kind=electra; {self.kind} predicts words anyway: leave it out")
+        if self.keep_mask_prob and not self.correct_weight:
+            raise UserError(
+                f"keep_mask_prob {self.keep_mask_prob} without correct_weight: nothing would be learned at these tokens"
+            )
+        if self.kind == "mlm" and self.final_temperature is not None:
+            raise UserError("final_temperature is of the generator's samples, and kind=mlm has none: leave it out")
         check_loss_weights(self.gen_weight, self.resolved_disc_weight)
         check_whole_words(self.whole_words, self.official)
 
@@ -126,7 +144,9 @@ class PretrainConfig(Settings):
     generator: NetworkConfig | None = field(
         default_factory=lambda: NetworkConfig(hidden_size=64, ffn_size=256, num_heads=1)
     )
-    """The network that samples replacements. None: they are drawn uniformly; `mlm` has none."""
+    """The network that samples replacements. None: they are drawn uniformly, or with `ngrams` by counts; `mlm` has none."""
+    ngrams: bool = False
+    """Sample replacements by counts of neighbouring words too: the generator learns what they leave over. Without one, by them alone."""
     share: Share = "embeddings"
     """Which weights the two networks share."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -194,6 +214,13 @@ class PretrainConfig(Settings):
                 )
         if self.generator is not None:
             self._check_pair(self.generator, self.discriminator)
+        if self.ngrams and self.objective.kind == "mlm":
+            raise UserError("ngrams are of the generator's samples, and objective.kind='mlm' has none: leave them out")
+        if self.objective.correct_weight and self.discriminator.body not in ("classic", "modern"):
+            raise UserError(
+                f"objective.correct_weight needs one of our own bodies, discriminator.body is {self.discriminator.body!r}: "
+                "use classic or modern"
+            )
         if self.init_embeddings == "counts" and (place := self.init_discriminator or self.init_generator):
             raise UserError(f"init_embeddings=counts would replace the word table of {place}: leave one of the two out")
 
@@ -328,6 +355,7 @@ class PretrainChanges(ChangesBesidesPair, total=False):
     """The generator and what it shares, too, which alectra_small has as arguments of its own."""
 
     generator: NetworkConfig | Mapping[str, Any] | None
+    ngrams: bool
     share: Share
 
 

@@ -35,7 +35,7 @@ def load_networks(run: Path, checkpoint: Path) -> list[TrainedNetwork]:
             return [load_custom(checkpoint, name) for name in layout.NETWORKS if has_custom(checkpoint, name)]
         networks = []
         for name, attribute in parts_of(objective).items():
-            network, head = getattr(objective, attribute).eval(), head_kinds(config)[name]
+            network, head = getattr(objective, attribute).eval(), head_kinds(config).get(name, "words")
             is_ours = isinstance(network, Generator | Discriminator)
             model: Any = to_transformers(network) if is_ours else unwrap(network)
             if head == "replaced" and model.config.num_labels == 2 and model.config.model_type != "electra":

@@ -34,7 +34,7 @@ class Parameters:
     generator: int
     """Of the generator, what it does not share."""
     objective: int
-    """The copy gate of all_tokens_mlm."""
+    """The copy gate of all_tokens_mlm, or the head that corrects."""
 
     @property
     def total(self) -> int:
@@ -53,8 +53,15 @@ def count_parameters(config: PretrainConfig) -> Parameters:
         encoder=sum(size for part, size in sizes["discriminator"].items() if part not in HEAD_PARTS),
         head=sum(sizes["discriminator"][part] for part in HEAD_PARTS),
         generator=sum(size for part, size in sizes.get("generator", {}).items() if part not in shared),
-        objective=config.discriminator.hidden_size + 1 if config.objective.kind == "all_tokens_mlm" else 0,
+        objective=num_objective_parameters(config),
     )
+
+
+def num_objective_parameters(config: PretrainConfig) -> int:
+    if config.objective.correct_weight:
+        shapes = parameter_shapes(config.discriminator, "words")
+        return sum(num_elements(shapes[part]) for part in HEAD_PARTS)
+    return config.discriminator.hidden_size + 1 if config.objective.kind == "all_tokens_mlm" else 0
 
 
 def shared_parts(config: PretrainConfig) -> set[str]:
@@ -137,6 +144,9 @@ def flops_per_token(config: PretrainConfig) -> dict[str, float]:
         encoder = embedding_flops(network, config.length) + body_flops(network, config.length)
         head = num_predicted(config, name) / config.length * head_flops(network, head_kinds(config)[name])
         flops[name] = 2 * (encoder + head)
+    if config.objective.correct_weight:
+        correction = num_chosen(config) / config.length * head_flops(config.discriminator, "words")
+        flops["discriminator"] += 2 * correction
     return flops
 
 
@@ -158,6 +168,10 @@ def useful_flops(config: PretrainConfig) -> float:
         products += config.length * (size.get("projection", 0) + repeats * size["layers"] + attention)
         output = network.embedding_size * network.vocab_size if head == "words" else size["output"]
         products += num_predicted(config, name) * (size["head"] + output)
+    if config.objective.correct_weight:
+        one = config.discriminator
+        head_size = num_elements(parameter_shapes(one, "words")["head"], min_dims=2)
+        products += num_chosen(config) * (head_size + one.embedding_size * one.vocab_size)
     return 3 * 2 * products
 
 
@@ -231,6 +245,7 @@ def estimate_memory(config: PretrainConfig) -> Memory:
     kept = sum(kept_activations(config, name) for name in config.networks) * rows
     # Word logits at the chosen positions, their softmax and its gradient. Those of all tokens are computed in blocks, and not kept.
     heads = [network for name, network in config.networks.items() if not has_head_everywhere(config, name)]
+    heads += [config.discriminator] if config.objective.correct_weight else []
     logits = sum(3.0 * num_chosen(config) * network.vocab_size for network in heads) * rows
     is_half = config.precision == "bf16"
     return Memory(

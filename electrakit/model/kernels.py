@@ -36,7 +36,8 @@ VARIANTS: tuple[Types, ...] = (
     (torch.bfloat16, torch.bfloat16),
     (torch.float32, torch.bfloat16),
 )
-# In the order of the table in kernels.cpp. Tensors are of dtype X, Y, F (float32), I (int64) or W (int32); numbers are long, int, float or a seed.
+# In the order of the table in kernels.cpp. Tensors are of dtype X, Y, F (float32), I (int64) or W (int32); numbers are long, int,
+# float or a seed.
 SIGNATURES = {
     "add_norm": "X Y F F F X Y Y F l l f f s i",
     "add_norm_back": "Y X Y F F X Y F l l f s i",

@@ -13,6 +13,7 @@ from electrakit.model import kernels
 from electrakit.model.classic import ClassicBody
 from electrakit.model.layouts import PackedTokens, PaddedTokens, Tokens
 from electrakit.model.modern import ModernBody
+from electrakit.model.ngrams import NGrams
 from electrakit.model.parts import initialise
 
 BODIES: dict[str, type[ClassicBody] | type[ModernBody]] = {"classic": ClassicBody, "modern": ModernBody}
@@ -88,13 +89,16 @@ class Discriminator(Network):
 
     def forward(self, ids: Tensor) -> Tensor:
         """One logit for each token, positive for "replaced": (B, T)."""
-        tokens, hidden = self.encode(ids)
+        return self.token_logits(*self.encode(ids))
+
+    def token_logits(self, tokens: Tokens, hidden: Tensor) -> Tensor:
+        """The head on what `encode` gives: (B, T)."""
         return tokens.to_padded(self.score(self.head(hidden)).squeeze(-1))
 
 
 def use_kernels(module: nn.Module, is_wanted: bool = True) -> bool:
     """Switch the CPU kernels of our networks inside a module on or off; returns whether they are on and can be built."""
     for network in module.modules():
-        if isinstance(network, Network):
+        if isinstance(network, Network | NGrams):
             network.wants_kernels = is_wanted
     return is_wanted and kernels.problem() is None

@@ -38,6 +38,8 @@ class NGrams(nn.Module):
     """
 
     gathers_positions = True
+    wants_kernels = False
+    """As of `Network`."""
     frequencies: Tensor
     scales: Tensor
 
@@ -59,31 +61,36 @@ class NGrams(nn.Module):
         """Logits at the positions (B, K) of ids (B, T): (B, K, V). originals (B, K): in training, the tokens to be predicted there."""
         rows = torch.arange(len(ids), device=ids.device)[:, None].expand_as(positions)
         flat = None if originals is None else originals.flatten()
-        gains = self.gains(ids, rows.flatten(), positions.flatten(), flat)
-        return (gains + self.frequencies).view(*positions.shape, self.vocab_size)
+        return self.logits_at(ids, rows.flatten(), positions.flatten(), flat).view(*positions.shape, self.vocab_size)
 
-    def gains(self, ids: Tensor, rows: Tensor, positions: Tensor, originals: Tensor | None = None) -> Tensor:
-        """What the neighbours add to the log frequencies, at M places: (M, V)."""
-        result = torch.zeros(len(rows), self.vocab_size, device=ids.device)
+    def logits_at(self, ids: Tensor, rows: Tensor, positions: Tensor, originals: Tensor | None = None) -> Tensor:
+        """The same at M single places: (M, V)."""
+        result = self.frequencies.repeat(len(rows), 1)
         leave_out = originals if self.training and originals is not None else torch.full_like(positions, -1)
         for place in self.places:
             beside = positions + place
             is_inside = (beside >= 0) & (beside < ids.size(1))
             tokens = torch.where(is_inside, ids[rows, beside.clamp(0, ids.size(1) - 1)], self.pad_token_id)
-            table = [self.get_buffer(self.name_of(name, place)) for name in ("starts", "words", "gains")]
-            if ids.device.type == "cpu" and kernels.problem() is None:
-                weight = WEIGHTS[abs(place)]
-                shape = result.shape
-                arguments = (tokens, leave_out, *table, self.scales, weight, result, *shape)
+            starts, words, gains = (self.get_buffer(self.name_of(name, place)) for name in ("starts", "words", "gains"))
+            weight = WEIGHTS[abs(place)]
+            if self.can_use_kernels(ids):
+                arguments = (tokens, leave_out, starts, words, gains, self.scales, weight, result, *result.shape)
                 kernels.call("add_gains", (torch.float32, torch.float32), *arguments)
             else:
-                self.add_gains(result, tokens, leave_out, *table, weight=WEIGHTS[abs(place)])
+                self.add_gains(result, tokens, leave_out, starts, words, gains, weight)
         return result
 
     def add_gains(
-        self, result: Tensor, tokens: Tensor, leave_out: Tensor, starts: Tensor, words: Tensor, gains: Tensor, weight: float
+        self,
+        result: Tensor,
+        tokens: Tensor,
+        leave_out: Tensor,
+        starts: Tensor,
+        words: Tensor,
+        gains: Tensor,
+        weight: float,
     ) -> None:
-        """The same without the kernel."""
+        """What the neighbours `tokens` (M,) add, without the kernel."""
         numbers = starts[tokens + 1] - starts[tokens]
         first = starts[tokens] - numbers.cumsum(0) + numbers
         of_place = torch.repeat_interleave(torch.arange(len(tokens), device=tokens.device), numbers)
@@ -96,6 +103,10 @@ class NGrams(nn.Module):
     def without_one(self, gains: Tensor, words: Tensor, weight: float) -> Tensor:
         """The gain of a count that is lower by one."""
         return torch.log1p((torch.expm1(gains / weight) - self.scales[words]).clamp(min=0)) * weight
+
+    def can_use_kernels(self, ids: Tensor) -> bool:
+        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        return self.wants_kernels and ids.device.type == "cpu" and not is_traced and kernels.problem() is None
 
     @staticmethod
     def name_of(name: str, place: int) -> str:

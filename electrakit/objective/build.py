@@ -8,17 +8,22 @@ from torch import Tensor, nn
 from electrakit.common.errors import UserError
 from electrakit.config.pretrain import PretrainConfig, with_special_ids
 from electrakit.model.build import build
+from electrakit.model.networks import Discriminator, Generator
+from electrakit.model.ngrams import NGrams
 from electrakit.objective.electra import Electra
 from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM
 
 
 def build_objective(
-    config: PretrainConfig, special_ids: Mapping[str, int], is_continuation: Tensor | None = None
+    config: PretrainConfig,
+    special_ids: Mapping[str, int],
+    is_continuation: Tensor | None = None,
+    ngrams: NGrams | None = None,
 ) -> nn.Module:
     """The networks of a run, newly initialised, and the objective around them.
 
     `special_ids` are those of the shards' manifest (pad, cls, sep, mask); the networks are built for them. `is_continuation` is needed
-    for whole-word masking: see `is_continuation_table`.
+    for whole-word masking: see `is_continuation_table`; `ngrams` to train a run that samples by counts.
     """
     objective = config.objective
     if objective.whole_words and is_continuation is None:
@@ -39,12 +44,20 @@ def build_objective(
     settings |= {
         "replace_prob": objective.replace_prob,
         "temperature": objective.temperature,
+        "final_temperature": objective.final_temperature,
+        "ngrams": ngrams,
         "disallow_correct": objective.disallow_correct,
         "gen_weight": objective.gen_weight,
         "disc_weight": objective.resolved_disc_weight,
     }
     source: Any = "uniform" if generator is None else generator
     if objective.kind == "electra":
-        return Electra(source, discriminator, loss_on=objective.loss_on, **settings)
+        corrector = None
+        if objective.correct_weight:
+            assert isinstance(discriminator, Discriminator)
+            corrector = Generator(discriminator.config)
+            corrector.body = discriminator.body
+        settings |= {"keep_mask_prob": objective.keep_mask_prob, "correct_weight": objective.correct_weight}
+        return Electra(source, discriminator, loss_on=objective.loss_on, corrector=corrector, **settings)
     mixture = ReplaceMLM if objective.kind == "replace_mlm" else AllTokensMLM
     return mixture(source, discriminator, **settings)

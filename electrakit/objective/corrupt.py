@@ -156,7 +156,7 @@ def sample(
     logits: Tensor,
     draws: Tensor,
     *,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     without: tuple[int, ...] = (),
     not_these: Tensor | None = None,
 ) -> Tensor:
@@ -173,7 +173,11 @@ def sample(
 
 
 def _sample_rows(
-    temperature: float, without: tuple[int, ...], logits: Tensor, draws: Tensor, not_these: Tensor | None = None
+    temperature: float | Tensor,
+    without: tuple[int, ...],
+    logits: Tensor,
+    draws: Tensor,
+    not_these: Tensor | None = None,
 ) -> Tensor:
     """logits (R, V), draws (R,), not_these (R,) -> ids (R,)"""
     scores = F.pad(logits.float(), (0, -logits.size(-1) % BLOCK), value=-torch.inf)  # a copy, changed in place below
@@ -181,7 +185,7 @@ def _sample_rows(
         scores[:, token] = -torch.inf
     if not_these is not None:
         scores.scatter_(-1, not_these.unsqueeze(-1), -torch.inf)
-    if temperature != 1:
+    if isinstance(temperature, Tensor) or temperature != 1:
         scores.div_(temperature)
     weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_().unflatten(-1, (-1, BLOCK))  # (R, V / BLOCK, BLOCK)
     totals = weights.sum(-1)  # (R, V / BLOCK)

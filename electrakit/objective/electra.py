@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -11,11 +12,13 @@ from electrakit.common.errors import UserError
 from electrakit.config.base import check_rates
 from electrakit.config.pretrain import DISC_WEIGHTS, check_loss_weights, check_temperature
 from electrakit.model.huggingface.adapt import as_discriminator, as_generator, sep_token_of, vocab_size_of
+from electrakit.model.networks import Discriminator, Generator
+from electrakit.model.ngrams import NGrams
 from electrakit.model.tie import check_output_table, warn_of_untied_copies
 from electrakit.objective import corrupt
 from electrakit.objective.masking import Masked, MaskedBatch, MaskedObjective, Masking, checked_ids, special_tokens
 from electrakit.objective.output import Output, detection_metrics, ratio
-from electrakit.objective.predict_masked import predict_masked
+from electrakit.objective.predict_masked import Sampling, predict_by_counts, predict_from_states, predict_masked
 from electrakit.objective.randomness import Draws
 
 Scores = tuple[Tensor, dict[str, Tensor]]
@@ -43,19 +46,22 @@ class WithGenerator(MaskedObjective):
         mask_ignore_token_ids: Iterable[int] = (),
         replace_prob: float = 0.85,
         random_token_prob: float = 0.0,
+        keep_mask_prob: float = 0.0,
         num_tokens: int | None = None,
         temperature: float = 1.0,
+        final_temperature: float | None = None,
         disallow_correct: bool = False,
         gen_weight: float = 1.0,
         disc_weight: float | None = None,
         official: bool = False,
         is_continuation: Tensor | None = None,
+        ngrams: NGrams | None = None,
         adapt: Callable[..., nn.Module] = as_generator,
     ) -> None:
         """Wrap two models.
 
         Args:
-            generator: a masked language model, or "uniform": replacements are then drawn uniformly, without a network.
+            generator: a masked language model, an `NGrams`, or "uniform": replacements are then drawn uniformly, without a network.
             discriminator: the model to pretrain.
             mask_token_id: the id of [MASK].
             pad_token_id: the id of padding, which is never attended to, chosen or scored.
@@ -65,31 +71,37 @@ class WithGenerator(MaskedObjective):
             replace_prob: share of the other chosen positions where it reads [MASK]; elsewhere it reads the token itself.
             sep_token_id: for models with segments, the id after which segment B begins; by default that of our own networks.
             num_tokens: size of the vocabulary, where the models do not name it.
+            keep_mask_prob: share of the chosen positions where the discriminator, too, reads [MASK]; it is not scored there.
             temperature: of the generator's distribution when replacements are sampled.
+            final_temperature: it changes to this over the run; see `set_progress`.
             disallow_correct: never sample the original token.
             gen_weight: of the generator's loss.
             disc_weight: of the discriminator's loss; the default is in DISC_WEIGHTS.
             official: choose with replacement, as google-research/electra does; for comparison. One difference remains: [PAD] and [SEP] are
                 never sampled, because our networks read padding and segments from the ids.
             is_continuation: bool (V,), for whole-word masking: see `is_continuation_table`.
+            ngrams: counts of neighbours whose logits are added to the generator's, which then learns what they leave over.
             adapt: gives the discriminator its interface; by default that of a second masked language model.
         """
         super().__init__()
         if isinstance(generator, str) and generator != "uniform":
             raise UserError(f"generator is {generator!r}: pass a model, or 'uniform'")
         check_rates({"replace_prob": replace_prob, "random_token_prob": random_token_prob})
-        check_temperature(temperature)
+        for each in (temperature, *(() if final_temperature is None else (final_temperature,))):
+            check_temperature(each)
         disc_weight = DISC_WEIGHTS[self.kind] if disc_weight is None else disc_weight
         check_loss_weights(gen_weight, disc_weight)
         sep_token_id = sep_token_of(generator, discriminator) if sep_token_id is None else sep_token_id
         ids: dict[str, Any] = {"pad_token_id": pad_token_id, "sep_token_id": sep_token_id}
-        self.generator = None if isinstance(generator, str) else as_generator(generator, **ids)
+        self.ngrams = generator if isinstance(generator, NGrams) else ngrams
+        self.generator = None if isinstance(generator, str | NGrams) else as_generator(generator, **ids)
         self.discriminator = adapt(discriminator, **ids)
         if self.generator is not None:
             check_vocabularies(self.generator, self.discriminator)
             check_output_table(self.generator, self.discriminator)
             warn_of_untied_copies(self.generator, self.discriminator)
-        self.vocab_size = num_tokens if num_tokens is not None else vocab_size_of(self.generator, self.discriminator)
+        models = (self.generator, self.ngrams, self.discriminator)
+        self.vocab_size = num_tokens if num_tokens is not None else vocab_size_of(*models)
         if self.generator is None and self.vocab_size is None:
             raise UserError("generator='uniform' needs the size of the vocabulary: pass num_tokens")
         self.masking = Masking(
@@ -97,12 +109,20 @@ class WithGenerator(MaskedObjective):
             mask_prob=mask_prob,
             mask_share=(1 - random_token_prob) * replace_prob,
             random_share=random_token_prob,
+            hidden_share=keep_mask_prob,
             vocab_size=self.vocab_size,
             official=official,
             is_continuation=is_continuation,
         )
-        self.temperature, self.disallow_correct = temperature, disallow_correct
-        self.gen_weight, self.disc_weight = self.loss_weights = gen_weight, disc_weight
+        self.first_temperature, self.final_temperature = temperature, final_temperature
+        self.temperature: float | Tensor
+        if final_temperature is None:
+            self.temperature = temperature
+        else:  # a tensor: a number that changes would be compiled anew at every step
+            self.register_buffer("temperature", torch.tensor(temperature), persistent=False)
+        self.disallow_correct = disallow_correct
+        self.gen_weight, self.disc_weight = gen_weight, disc_weight
+        self.loss_weights = (gen_weight, disc_weight, 0.0)
         self.add_modules()
 
     def add_modules(self) -> None:
@@ -113,13 +133,19 @@ class WithGenerator(MaskedObjective):
         torch's generator."""
         ids = checked_ids(ids)
         batch = self.mask(ids, draws)
-        positions, counts, originals, _, attended = batch.masked
+        positions, counts, originals, _, attended, is_hidden = batch.masked
         sampled, mlm_loss, gen_acc = self.sample(batch)
         # Into the original rows, not the masked ones. A sample that equals the original counts as original.
         corrupted = self.masking.write(ids, positions, sampled, counts)
         is_replaced = corrupted != ids
+        if is_hidden is not None:
+            is_mask = corrupt.is_chosen(ids, positions, is_hidden)
+            corrupted = corrupted.masked_fill(is_mask, self.masking.special.mask)
+            is_replaced = is_replaced & ~is_mask
         disc_loss, metrics = self.score(ids, batch, corrupted, is_replaced)
         loss = self.disc_weight * disc_loss
+        if "correct_loss" in metrics:
+            loss = loss + self.loss_weights[2] * metrics["correct_loss"]
         return Output(
             loss=loss if mlm_loss is None else self.gen_weight * mlm_loss + loss,
             mlm_loss=mlm_loss,
@@ -139,20 +165,27 @@ class WithGenerator(MaskedObjective):
     def sample(self, batch: MaskedBatch) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The replacements (B, K), and the generator's loss and accuracy."""
         masked, without = batch.masked, self.masking.special.never_sampled
-        if self.generator is None:
+        sampling = Sampling(batch.sample, self.temperature, without, self.disallow_correct)
+        if self.generator is not None:
+            predictions = predict_masked(self.generator, masked, sampling, self.ngrams)
+        elif self.ngrams is not None:
+            predictions = predict_by_counts(self.ngrams, masked, sampling)
+        else:
             assert self.vocab_size is not None
             not_these = masked.originals if self.disallow_correct else None
             return corrupt.uniform_tokens(batch.sample, self.vocab_size, without, not_these), None, None
-        loss, accuracy, sampled = predict_masked(
-            self.generator,
-            masked,
-            batch.sample,
-            temperature=self.temperature,
-            without=without,
-            not_correct=self.disallow_correct,
-        )
-        assert sampled is not None
-        return sampled, loss, accuracy
+        assert predictions.sampled is not None
+        # Counts do not learn: theirs is no loss.
+        loss = None if self.generator is None else predictions.loss
+        return predictions.sampled, loss, predictions.accuracy
+
+    def set_progress(self, fraction: float) -> None:
+        """How much of the run is done, from 0 to 1: the temperature is that far between the first and the final one."""
+        if isinstance(self.temperature, Tensor):
+            assert self.final_temperature is not None
+            self.temperature.fill_(
+                self.first_temperature + (self.final_temperature - self.first_temperature) * fraction
+            )
 
     def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Tensor, is_replaced: Tensor) -> Scores:
         """What the discriminator makes of the corrupted rows (B, T)."""
@@ -168,6 +201,9 @@ class Electra(WithGenerator):
     The arguments are those of electra-pytorch and of `WithGenerator`, which explains them. mask_token_id is required here: its default
     in electra-pytorch (2) is a word in most vocabularies. `generator="uniform"` needs no network.
     `loss_on="masked"` scores the discriminator at the chosen positions only (ELECTRA-15 %, section 3.4).
+
+    With `corrector`, the discriminator also predicts the originals at the chosen positions (Meng et al. 2021): one of our generators
+    around the discriminator's own body, of which only the head is new.
     """
 
     kind = "electra"
@@ -184,16 +220,21 @@ class Electra(WithGenerator):
         mask_prob: float = 0.15,
         replace_prob: float = 0.85,
         random_token_prob: float = 0.0,
+        keep_mask_prob: float = 0.0,
         pad_token_id: int = 0,
         sep_token_id: int | None = None,
         mask_ignore_token_ids: Iterable[int] = (),
         disc_weight: float = DISC_WEIGHTS["electra"],
         gen_weight: float = 1.0,
         temperature: float = 1.0,
+        final_temperature: float | None = None,
         disallow_correct: bool = False,
         loss_on: Literal["all", "masked"] = "all",
         official: bool = False,
         is_continuation: Tensor | None = None,
+        ngrams: NGrams | None = None,
+        corrector: Generator | None = None,
+        correct_weight: float = 0.0,
     ) -> None:
         if loss_on not in ("all", "masked"):
             raise UserError(f"loss_on is {loss_on!r}: choose 'all' or 'masked'")
@@ -207,28 +248,56 @@ class Electra(WithGenerator):
             mask_ignore_token_ids=mask_ignore_token_ids,
             replace_prob=replace_prob,
             random_token_prob=random_token_prob,
+            keep_mask_prob=keep_mask_prob,
             num_tokens=num_tokens,
             temperature=temperature,
+            final_temperature=final_temperature,
             disallow_correct=disallow_correct,
             gen_weight=gen_weight,
             disc_weight=disc_weight,
             official=official,
             is_continuation=is_continuation,
+            ngrams=ngrams,
             adapt=partial(as_discriminator, discr_dim=discr_dim, discr_layer=discr_layer),
         )
         self.loss_on = loss_on
+        self.corrector = corrector
+        self.loss_weights = (gen_weight, disc_weight, correct_weight)
+        if corrector is not None and corrector.body is not getattr(self.discriminator, "body", None):
+            raise UserError(
+                "the corrector is not around the discriminator's body: assign corrector.body = discriminator.body"
+            )
+
+    @property
+    def saved_networks(self) -> dict[str, str]:
+        """Folder in a checkpoint -> attribute. A corrector that has seen [MASK] is a masked language model."""
+        is_masked_lm = self.generator is None and self.masking.hidden_share > 0
+        return {"discriminator": "discriminator", "generator": "corrector" if is_masked_lm else "generator"}
 
     def is_scored(self, ids: Tensor, masked: Masked) -> Tensor:
-        if self.loss_on == "all":
-            return masked.attended
-        return corrupt.is_chosen(ids, masked.positions, masked.counts)
+        is_scored = masked.attended
+        if self.loss_on == "masked":
+            is_scored = corrupt.is_chosen(ids, masked.positions, masked.counts)
+        if masked.is_hidden is not None:
+            is_scored = is_scored & ~corrupt.is_chosen(ids, masked.positions, masked.is_hidden)
+        return is_scored
 
     def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Tensor, is_replaced: Tensor) -> Scores:
         is_scored = batch.is_scored
         assert is_scored is not None
-        logits = self.discriminator(corrupted).float().masked_fill(~is_scored, 0)  # (B, T)
+        correction: dict[str, Tensor] = {}
+        if self.corrector is None:
+            logits = self.discriminator(corrupted)
+        else:
+            assert isinstance(self.discriminator, Discriminator)
+            tokens, hidden = self.discriminator.encode(corrupted)
+            logits = self.discriminator.token_logits(tokens, hidden)
+            loss, accuracy, _ = predict_from_states(self.corrector, tokens, hidden, batch.masked)
+            correction = {"correct_loss": loss, "correct_acc": accuracy}
+        logits = logits.float().masked_fill(~is_scored, 0)  # (B, T)
         losses = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="none")
-        return ratio(losses * is_scored, is_scored), detection_metrics(logits, is_replaced, is_scored)
+        metrics = detection_metrics(logits, is_replaced, is_scored)
+        return ratio(losses * is_scored, is_scored), metrics | correction
 
 
 def check_vocabularies(generator: nn.Module, discriminator: nn.Module) -> None:

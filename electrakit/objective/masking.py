@@ -21,6 +21,7 @@ class Masked(NamedTuple):
     originals: Tensor  # (B, K): the tokens there
     inputs: Tensor  # (B, T): the ids that the model reads, with [MASK] at most of the chosen positions
     attended: Tensor  # (B, T) bool: not padding
+    is_hidden: Tensor | None = None  # (B, K) bool: where the discriminator, too, reads [MASK]
 
 
 class MaskedBatch(NamedTuple):
@@ -40,8 +41,8 @@ class MaskedObjective(nn.Module):
     """
 
     masking: "Masking"
-    loss_weights: tuple[float, float] = (1.0, 1.0)
-    """Of mlm_loss and disc_loss in the loss."""
+    loss_weights: tuple[float, float, float] = (1.0, 1.0, 0.0)
+    """Of mlm_loss, disc_loss and correct_loss in the loss."""
 
     @property
     def counts_tokens(self) -> bool:
@@ -77,6 +78,7 @@ class Masking(nn.Module):
         mask_share: float,
         random_share: float = 0.0,
         vocab_size: int | None = None,
+        hidden_share: float = 0.0,
         official: bool = False,
         is_continuation: Tensor | None = None,
     ) -> None:
@@ -85,8 +87,12 @@ class Masking(nn.Module):
         check_whole_words(is_continuation is not None, official)
         if random_share and vocab_size is None:
             raise UserError("random tokens need the size of the vocabulary: pass num_tokens")
+        if random_share and hidden_share:
+            raise UserError(
+                f"random_token_prob {random_share} and keep_mask_prob {hidden_share}: leave one of the two out"
+            )
         self.special, self.mask_prob, self.mask_share, self.random_share = special, mask_prob, mask_share, random_share
-        self.vocab_size, self.official = vocab_size, official
+        self.hidden_share, self.vocab_size, self.official = hidden_share, vocab_size, official
         self.register_buffer("is_continuation", is_continuation, persistent=False)  # of the tokenizer, not learned
 
     def draws(self, ids: Tensor, given: Draws | Tensor | None) -> Draws:
@@ -119,7 +125,9 @@ class Masking(nn.Module):
         tokens = corrupt.mask_tokens(originals, self.special, draws.mask, *shares, random_tokens)
         # A token that stays is not written: if its position was chosen twice, the other choice decides.
         inputs = self.write(ids, positions, tokens, counts & (tokens != originals))
-        return Masked(positions, counts, originals, inputs, attended)
+        # The numbers of random tokens, of which there are none.
+        is_hidden = counts & (draws.token < self.hidden_share) if self.hidden_share else None
+        return Masked(positions, counts, originals, inputs, attended, is_hidden)
 
     def choose(self, ids: Tensor, attended: Tensor, priority: Tensor) -> tuple[Tensor, Tensor]:
         if self.is_continuation is not None:

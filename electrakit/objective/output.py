@@ -48,6 +48,10 @@ class Output(NamedTuple):
     """(B, K) bool: which of them count."""
     num_tokens: Tensor | None = None
     """(2,): how many tokens mlm_loss and disc_loss are means over."""
+    correct_loss: Tensor | None = None
+    """Mean cross-entropy of the discriminator's corrections over the chosen positions."""
+    correct_acc: Tensor | None = None
+    """How often its most likely token is the original."""
 
     @property
     def metrics(self) -> dict[str, Tensor]:
@@ -85,6 +89,7 @@ class EvaluationSums:
     METRICS = (
         *("mlm_loss", "gen_acc", "sampled_acc"),
         *("disc_loss", "disc_acc", "disc_precision", "disc_recall", "replaced_rate"),
+        *("correct_loss", "correct_acc"),
     )
     BITS = 20  # of a logit's 32: logits that differ by 1 part in 2,000 are distinguished, whatever their size
 
@@ -131,6 +136,8 @@ def _sums(output: Output) -> dict[str, tuple[Tensor, Tensor]]:
         "mlm_loss": output.counts,
         "gen_acc": output.counts,
         "sampled_acc": output.counts,
+        "correct_loss": output.counts,
+        "correct_acc": output.counts,
         "replaced_rate": output.attended,
         "disc_loss": output.is_scored,
         "disc_acc": output.is_scored,

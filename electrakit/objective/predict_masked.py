@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electrakit.model import kernels
-from electrakit.model.layouts import PackedTokens
+from electrakit.model.layouts import PackedTokens, Tokens
 from electrakit.model.networks import Generator
+from electrakit.model.ngrams import NGrams
 from electrakit.objective import corrupt
 from electrakit.objective.masking import Masked
 from electrakit.objective.output import ratio
@@ -24,28 +25,54 @@ class Predictions(NamedTuple):
     """(B, K)"""
 
 
+class Sampling(NamedTuple):
+    """How tokens are sampled from the predictions."""
+
+    draws: Tensor
+    """(B, K): uniform numbers."""
+    temperature: float | Tensor = 1.0
+    without: tuple[int, ...] = ()
+    """Never sampled."""
+    not_correct: bool = False
+    """Never sample the original token."""
+
+
 def predict_masked(
-    model: nn.Module,
-    masked: Masked,
-    draws: Tensor | None = None,
-    *,
-    temperature: float = 1.0,
-    without: tuple[int, ...] = (),
-    not_correct: bool = False,
+    model: nn.Module, masked: Masked, sampling: Sampling | None = None, ngrams: NGrams | None = None
 ) -> Predictions:
-    """Predict the originals at the chosen positions; with uniform numbers `draws` (B, K), also sample tokens there."""
-    if not not_correct and has_kernel(model, masked.inputs):
-        return predict_with_kernel(model, masked, draws, temperature, without)
-    counts, originals = masked.counts, masked.originals
+    """Predict the originals at the chosen positions. The model learns what is left over by `ngrams`: their logits are added to its own."""
+    can_use_kernel = sampling is None or not sampling.not_correct
+    if can_use_kernel and has_kernel(model, masked.inputs):
+        tokens, hidden = model.encode(masked.inputs)
+        assert isinstance(tokens, PackedTokens)
+        return predict_with_kernel(model, tokens, hidden, masked, sampling, ngrams)
     logits = model(masked.inputs, masked.positions)  # (B, K, V)
+    if ngrams is not None:
+        with torch.no_grad():
+            prior = ngrams(masked.inputs, masked.positions, masked.originals)
+        logits = logits + prior
+    return predict(logits, masked, sampling)
+
+
+def predict_from_states(model: Generator, tokens: Tokens, hidden: Tensor, masked: Masked) -> Predictions:
+    """The same from hidden states that are computed already, by the model's head alone."""
+    if isinstance(tokens, PackedTokens):
+        return predict_with_kernel(model, tokens, hidden, masked)
+    return predict(model.word_logits(tokens.gather(hidden, masked.positions)), masked)
+
+
+def predict(logits: Tensor, masked: Masked, sampling: Sampling | None = None) -> Predictions:
+    """From logits (B, K, V)."""
+    counts, originals = masked.counts, masked.originals
     targets = originals.masked_fill(~counts, -100)  # cross_entropy's ignore_index
     total = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="sum")
     with torch.no_grad():
         accuracy = ratio((logits.argmax(-1) == originals) & counts, counts)
         sampled = None
-        if draws is not None:
-            not_these = originals if not_correct else None
-            sampled = corrupt.sample(logits, draws, temperature=temperature, without=without, not_these=not_these)
+        if sampling is not None:
+            not_these = originals if sampling.not_correct else None
+            rules = {"temperature": sampling.temperature, "without": sampling.without, "not_these": not_these}
+            sampled = corrupt.sample(logits, sampling.draws, **rules)  # type: ignore[arg-type]
             sampled = torch.where(sampled < 0, originals, sampled)  # -1 for NaN, which the loss shows
     return Predictions(total / counts.sum().clamp(min=1), accuracy, sampled)
 
@@ -58,18 +85,44 @@ def has_kernel(model: nn.Module, ids: Tensor) -> TypeGuard[Generator]:
 
 
 def predict_with_kernel(
-    model: Generator, masked: Masked, draws: Tensor | None, temperature: float, without: tuple[int, ...]
+    model: Generator,
+    tokens: PackedTokens,
+    hidden: Tensor,
+    masked: Masked,
+    sampling: Sampling | None = None,
+    ngrams: NGrams | None = None,
 ) -> Predictions:
-    """The same, computed only at the M positions that count, in two passes over the logits (M, V)."""
-    counts, originals = masked.counts, masked.originals
-    tokens, hidden = model.encode(masked.inputs)
-    assert isinstance(tokens, PackedTokens)
-    chosen = model.head(tokens.gather_counted(hidden, masked.positions, counts))
+    """Computed only at the M positions that count, in two passes over the logits (M, V)."""
+    chosen = model.head(tokens.gather_counted(hidden, masked.positions, masked.counts))
     logits = F.linear(chosen, model.body.embeddings.word.weight)  # (M, V)
+    if ngrams is not None:
+        logits = logits + logits_by_counts(ngrams, masked).to(logits.dtype)
+    return call_kernel(logits, model.output_bias, masked, sampling)
+
+
+def predict_by_counts(ngrams: NGrams, masked: Masked, sampling: Sampling) -> Predictions:
+    """Without a network. The loss has no gradient."""
+    if sampling.not_correct or not ngrams.can_use_kernels(masked.inputs):
+        return predict(ngrams(masked.inputs, masked.positions, masked.originals), masked, sampling)
+    logits = logits_by_counts(ngrams, masked)
+    return call_kernel(logits, torch.zeros(logits.size(1)), masked, sampling)
+
+
+@torch.no_grad()
+def logits_by_counts(ngrams: NGrams, masked: Masked) -> Tensor:
+    """At the positions that count: (M, V)."""
+    counts = masked.counts
+    rows = torch.arange(len(counts))[:, None].expand_as(counts)[counts]
+    return ngrams.logits_at(masked.inputs, rows, masked.positions[counts], masked.originals[counts])
+
+
+def call_kernel(logits: Tensor, bias: Tensor, masked: Masked, sampling: Sampling | None) -> Predictions:
+    """From logits (M, V) at the positions that count. The kernel always samples, which costs next to nothing."""
+    counts, originals = masked.counts, masked.originals
     targets = originals[counts]
-    # The kernel always samples, which costs next to nothing.
-    numbers = torch.zeros_like(targets, dtype=torch.float32) if draws is None else draws[counts].float()
-    forbidden = torch.tensor(without, dtype=torch.int64)
-    losses, best, found = kernels.Predict.apply(logits, model.output_bias, targets, numbers, forbidden, temperature)
-    sampled = None if draws is None else originals.masked_scatter(counts, torch.where(found < 0, targets, found))
+    numbers = torch.zeros(len(targets)) if sampling is None else sampling.draws[counts].float()
+    without = torch.tensor(() if sampling is None else sampling.without, dtype=torch.int64)
+    temperature = 1.0 if sampling is None else float(sampling.temperature)
+    losses, best, found = kernels.Predict.apply(logits, bias, targets, numbers, without, temperature)
+    sampled = None if sampling is None else originals.masked_scatter(counts, torch.where(found < 0, targets, found))
     return Predictions(losses.sum() / max(1, len(targets)), ratio(best == targets, counts), sampled)

@@ -26,6 +26,7 @@ from electrakit.model.huggingface.adapt import unwrap
 from electrakit.model.huggingface.families import is_transformers, output_table
 from electrakit.model.huggingface.weights import CLASSIC, MODERN, from_transformers
 from electrakit.model.networks import Discriminator, Generator
+from electrakit.model.ngrams import WEIGHTS, Neighbours, NGrams
 from electrakit.model.parts import INITIALIZER_RANGE
 from electrakit.model.tie import Embeddings
 from electrakit.objective.build import build_objective
@@ -78,11 +79,23 @@ def new_objective(config: PretrainConfig, special_ids: dict[str, int], existing:
     if config.objective.whole_words:
         vocabulary = {token: number for number, token in enumerate(tokenizer_of(config).vocabulary)}
         table = is_continuation_table(vocabulary, config.discriminator.vocab_size)
-    objective = build_objective(config, special_ids, table)
+    objective = build_objective(
+        config, special_ids, table, count_ngrams(config, special_ids) if config.ngrams else None
+    )
     for name in ("generator", "discriminator"):  # shared weights are then those of the discriminator
         if name in existing:
             getattr(objective, name).load_state_dict(existing[name].state_dict())
     return objective
+
+
+def count_ngrams(config: PretrainConfig, special_ids: dict[str, int]) -> NGrams:
+    """Counts of the shards' neighbouring words, in the train split."""
+    assert config.data is not None
+    counts = count_pairs(config.data, tuple(WEIGHTS))
+    pairs = {-distance: counts.after[distance] for distance in WEIGHTS}
+    pairs |= {distance: counts.before[distance] for distance in WEIGHTS}
+    neighbours = {place: Neighbours(*map(torch.from_numpy, arrays)) for place, arrays in pairs.items()}
+    return NGrams(torch.from_numpy(counts.tokens), neighbours, special_ids["pad"])
 
 
 @torch.no_grad()
@@ -101,7 +114,7 @@ def start_from_counts(objective: nn.Module, config: PretrainConfig) -> None:
                 table[: len(vectors)][is_known] = vectors[is_known] * INITIALIZER_RANGE
                 done.add(table)
         bias = network.output_bias if isinstance(network, Generator) else getattr(word_output(network), "bias", None)
-        if bias is not None:
+        if bias is not None and not (config.ngrams and network is getattr(objective, "generator", None)):
             bias[: len(log_frequencies)] = log_frequencies
         if isinstance(network, Discriminator):
             network.score.bias.fill_(math.log(config.objective.mask_prob / (1 - config.objective.mask_prob)))

@@ -21,6 +21,7 @@ from torch.nn.utils import clip_grad_norm_
 from electrakit.common.atomic import write_lock
 from electrakit.common.errors import UserError, explain_write_errors, one_line
 from electrakit.config.pretrain import PretrainConfig
+from electrakit.objective.electra import WithGenerator
 from electrakit.objective.output import Output
 from electrakit.runs.files import PretrainRun, Status, write_status
 from electrakit.train import hardware_choices
@@ -147,6 +148,8 @@ def train_step(state: TrainState) -> None:
     """One update: forward and backward for each micro-batch, then clip and step."""
     config, group, step = state.config, state.group, state.progress.step
     torch.manual_seed(seed_of_step(state.seed, step, group.rank))  # dropout
+    if isinstance(state.objective, WithGenerator):
+        state.objective.set_progress(step / config.steps if state.budget_used is None else state.budget_used)
     micro_batches, num_tokens = mask_all(state.prefetch.micro_batches(step), state.objective, group)
     for micro_batch in micro_batches:
         row_share = micro_batch.num_rows / config.batch_size
@@ -204,8 +207,10 @@ def share_of_loss(
     """What a micro-batch adds to the loss of the step, and its share of the step's tokens for each loss."""
     if num_tokens is None or output.num_tokens is None or not counts_tokens(objective):
         return output.loss * row_share, {}
-    shares = (output.num_tokens.double() * bool(micro_batch.num_rows) / num_tokens).float()
-    losses = zip(objective.loss_weights, (output.mlm_loss, output.disc_loss), shares, strict=True)
+    of_chosen, of_scored = (output.num_tokens.double() * bool(micro_batch.num_rows) / num_tokens).float()
+    shares = (of_chosen, of_scored, of_chosen)
+    values = (output.mlm_loss, output.disc_loss, output.correct_loss)
+    losses = zip(objective.loss_weights, values, shares, strict=True)
     terms = [weight * loss * share for weight, loss, share in losses if loss is not None]
     return torch.stack(terms).sum(), dict(zip(LOSSES, shares, strict=True))
 

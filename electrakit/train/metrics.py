@@ -11,13 +11,13 @@ from electrakit.objective.randomness import Draws
 from electrakit.runs.files import Progress
 from electrakit.train.distributed import ProcessGroup
 
-LOSSES = ("mlm_loss", "disc_loss")
+LOSSES = ("mlm_loss", "disc_loss", "correct_loss")
 
 
 class TokenCounting(Protocol):
     """An objective that masks before its forward pass, and then knows how many tokens its losses are means over."""
 
-    loss_weights: tuple[float, float]
+    loss_weights: tuple[float, float, float]
 
     def mask(self, ids: Tensor, draws: Draws | Tensor | MaskedBatch | None = None) -> MaskedBatch: ...
 

@@ -97,7 +97,7 @@ def test_losses_are_means_over_chosen_positions_and_real_tokens():
     electra, ids = build("electra", gen_weight=2.0, disc_weight=3.0).eval(), rows()
     out = electra(ids, row_keys(0, 0, range(6)))
     draws = electra.masking.draws(ids, row_keys(0, 0, range(6)))
-    positions, counts, originals, inputs, _ = electra.masking(ids, draws)
+    positions, counts, originals, inputs, *_ = electra.masking(ids, draws)
     logits = electra.generator(inputs, positions)
     mlm_loss = F.cross_entropy(logits[counts], originals[counts])
     disc_logits = electra.discriminator(out.corrupted)

@@ -1,0 +1,93 @@
+"""Runs that use counts: they resume with the same bits, and give models that transformers opens."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import electrakit as ek
+from electrakit import pretrain
+from electrakit.cli.preset_arguments import config_from_arguments
+from electrakit.common.errors import UserError
+from electrakit.data.counts import count_pairs
+from electrakit.model.counts import count_parameters
+from electrakit.train.word_vectors import WINDOW, word_vectors
+from tests.train.test_initial_weights import begun
+
+COUNTS = {"init_embeddings": "counts", "ngrams": True}
+CORRECT = {"correct_weight": 1.0, "keep_mask_prob": 0.3, "temperature": 2.0, "final_temperature": 1.0}
+
+
+@pytest.mark.parametrize("preset", ["tiny", "modern_tiny"])
+@pytest.mark.parametrize("has_network", [True, False])
+def test_a_run_that_stops_and_resumes_ends_with_the_same_bits(tiny, preset, has_network):
+    changes = {**COUNTS, "objective": CORRECT, **({} if has_network else {"generator": None})}
+    whole = pretrain(tiny("whole", preset, **changes))
+    pretrain(tiny("parts", preset, **changes), stop_after=7)
+    parts = pretrain(tiny("parts", preset, **changes))
+    ours, theirs = (load_file(run.checkpoint / "model.safetensors") for run in (parts, whole))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert sum(tensor.numel() for tensor in ours.values()) == count_parameters(stored(whole)).total
+
+
+def stored(run) -> ek.presets.PretrainConfig:
+    return ek.RunFiles(run.path).config if hasattr(ek, "RunFiles") else read(run)
+
+
+def read(run):
+    from electrakit.runs.settings import read_config
+
+    return read_config(run.path).settings
+
+
+def test_without_a_generator_the_corrector_is_exported_as_the_masked_language_model(tiny, tmp_path):
+    run = pretrain(tiny("run", "modern_tiny", **COUNTS, generator=None, objective=CORRECT))
+    ek.export(run, tmp_path / "hf")
+    words = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf" / "generator").eval()
+    found = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "hf").eval()
+    ids = torch.tensor([[2, 20, 4, 30, 3]])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            words.base_model(ids).last_hidden_state, found.base_model(ids).last_hidden_state
+        )
+    assert words(ids).logits.shape == (1, 5, read(run).discriminator.vocab_size)
+
+
+def test_the_table_starts_as_counted_vectors_and_the_bias_as_log_frequencies(tiny, shards):
+    objective = begun(tiny("run", init_embeddings="counts"))
+    counts = count_pairs(shards, range(1, WINDOW + 1))
+    vectors, is_known = word_vectors(counts, 32)
+    table = objective.discriminator.body.embeddings.word.weight
+    assert table is objective.generator.body.embeddings.word.weight
+    torch.testing.assert_close(table[is_known], vectors[is_known] * 0.02)
+    frequencies = torch.from_numpy((counts.tokens + 0.5) / (counts.tokens + 0.5).sum()).float()
+    torch.testing.assert_close(objective.generator.output_bias.softmax(0), frequencies)
+    assert objective.discriminator.score.bias.sigmoid().item() == pytest.approx(0.15)
+
+
+def test_counted_vectors_fit_transformers_own_families(tiny):
+    objective = begun(tiny("run", "alectra_small", init_embeddings="counts", batch_size=2))
+    assert objective.generator.model.get_output_embeddings().bias.std() > 0.5
+
+
+def test_the_command_line_spells_a_generator_of_counts():
+    _, config = config_from_arguments(["mini", "--generator", "counts"], "show")
+    assert config.generator is None and config.ngrams
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ngrams": True, "generator": None, "objective": {"kind": "mlm"}}, "ngrams are of the generator's samples"),
+        ({"objective": {"keep_mask_prob": 0.2}}, "without correct_weight"),
+        ({"objective": {"kind": "replace_mlm", "correct_weight": 1.0}}, "leave it out"),
+        ({"optim": {"adam_lr": 1e-3}}, "goes with optim.name=muon"),
+        ({"init_embeddings": "counts", "init_discriminator": "hf/x"}, "leave one of the two out"),
+        ({"objective": {"final_temperature": 0.0}}, "must be above 0"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(tiny, changes, message):
+    with pytest.raises(UserError, match=message):
+        tiny("run", **changes)
