@@ -118,6 +118,7 @@ CHARTS = (
         "How often the discriminator finds a changed word more suspicious than an unchanged one, where words were changed to others "
         "drawn by their frequency. No network makes these rows: they are the same for every run on these shards.",
         "0.5 (dotted) is chance, 1 is perfect. The first of the three to rise: a word that no neighbour expects is enough.",
+        unit="AUC",
         baseline="chance",
         only_at_validations=True,
     ),
@@ -125,6 +126,7 @@ CHARTS = (
         *("auc_neighbours", "corruptions", "Words that fit their neighbours", "number"),
         "The same, where words were changed to others that were often seen between the same two neighbours: only wider context tells.",
         "Rises last and least. Near 0.5, the discriminator knows words and their neighbours, but no sentences.",
+        unit="AUC",
         baseline="chance",
         only_at_validations=True,
     ),
@@ -132,6 +134,7 @@ CHARTS = (
         *("auc_swapped", "corruptions", "Swapped neighbours", "number"),
         "The same, where two words side by side have changed places: how frequent a word is says nothing, its order does.",
         "Rises as soon as the discriminator reads the order of words.",
+        unit="AUC",
         baseline="chance",
         only_at_validations=True,
     ),
