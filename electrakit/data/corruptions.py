@@ -15,7 +15,7 @@ from electrakit.data.manifest import Manifest, read_manifest
 from electrakit.data.tokenizer_files import has_tokenizer_files, load_tokenizer
 
 RATE = 0.15  # of the words: as ELECTRA masks
-SMOOTHING = 1000.0  # tries on unseen English, 24 M tokens counted: 5 to 300 predict worse
+SMOOTHING = 1000.0  # of 5 to 10,000 the best on unseen English (4.19 nats; 300: 4.20, 3,000: 4.27), 24 M tokens counted
 MIN_DISTANCE = 8  # of a word from elsewhere
 WAYS = ("frequency", "neighbours", "swapped", "elsewhere")
 
