@@ -299,6 +299,10 @@ class Electra(WithGenerator):
         metrics = detection_metrics(logits, is_replaced, is_scored)
         return ratio(losses * is_scored, is_scored), metrics | correction
 
+    def replaced_logits(self, ids: Tensor) -> Tensor:
+        """How much each token of rows (B, T), corrupted by whatever, looks replaced: (B, T)."""
+        return self.discriminator(ids).float()
+
 
 def check_vocabularies(generator: nn.Module, discriminator: nn.Module) -> None:
     """The discriminator must know every token that the generator can sample."""
