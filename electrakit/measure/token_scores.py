@@ -65,7 +65,7 @@ def batches(lengths: Sequence[int] | np.ndarray, title: str) -> Iterator[np.ndar
     lengths = np.asarray(lengths, int)
     order = np.argsort(-lengths, kind="stable")
     start = num_done = 0
-    with progress(title, int(lengths.sum()), silent_below=MIN_TOKENS_FOR_A_BAR, unit="M tokens") as update:
+    with progress(title, int(lengths.sum()), silent_below=MIN_TOKENS_FOR_A_BAR, unit="k tokens", size=1e3) as update:
         while start < len(order):
             num_rows = min(MAX_BATCH_ROWS, max(1, BATCH_TOKENS // int(lengths[order[start]])))
             places = order[start : start + num_rows]
