@@ -69,6 +69,16 @@ class Batches:
         """Compare the hashes and map the files; the first read does it too."""
         _ = self._rows_of_file
 
+    def chunks(self, size: int, num_rows: int | None = None) -> Iterator[np.ndarray]:
+        """All rows in the order of the files, or `num_rows` of them spread evenly, `size` at a time: ids (B, T) as stored."""
+        num_rows = self.num_rows if num_rows is None else min(num_rows, self.num_rows)
+        for first in range(0, num_rows, size):
+            numbers = np.arange(first, min(num_rows, first + size)) * self.num_rows // num_rows
+            files = np.searchsorted(self.first_rows, numbers, side="right") - 1
+            yield np.concatenate(
+                [self._rows_of_file[file][numbers[files == file] - self.first_rows[file]] for file in np.unique(files)]
+            )
+
     def micro_batches(self, step: int) -> Iterator[np.ndarray]:
         """The same rows in the same order, in `num_micro` micro-batches of at most `micro_batch` rows, as even as possible.
 
