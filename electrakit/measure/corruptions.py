@@ -13,7 +13,7 @@ from electrakit.measure.token_scores import token_scores
 if TYPE_CHECKING:
     from electrakit.data.corruptions import CorruptedRows
 
-MASKED_LM_TOKENS = 2_048
+MASKED_LM_TOKENS = 1_024
 """Changed tokens, and as many others, that a masked LM scores at most: it takes a pass for each."""
 
 
