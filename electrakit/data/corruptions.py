@@ -28,7 +28,7 @@ class CorruptedRows(NamedTuple):
     is_changed: np.ndarray
     """bool (N, T)"""
     is_scored: np.ndarray
-    """bool (N, T): the changed words, and as many unchanged ones of the same row."""
+    """bool (N, T): the changed words, and as many unchanged ones of the same row that are about as frequent."""
 
 
 def corrupted_rows(shards: str | Path, num_rows: int = 256, seed: int = 0) -> dict[str, CorruptedRows]:
@@ -40,8 +40,9 @@ def corrupted_rows(shards: str | Path, num_rows: int = 256, seed: int = 0) -> di
     - `elsewhere`: to words of the same row, at least 8 tokens away.
 
     A word here is a token that is a whole word, since a lone `##` piece would give a change away; special tokens are
-    none. No word is changed to itself, and none beside another changed one, except the two that are swapped. A row does
-    not depend on how many there are. Where the valid split has fewer rows there are fewer, or none.
+    none. No word is changed to itself, and none beside another changed one, except the two that are swapped. Changed and
+    unchanged words that are scored are equally frequent: a model that knows only frequencies has an AUC of .50 on each
+    way. A row does not depend on how many there are. Where the valid split has fewer rows there are fewer, or none.
     """
     shards = Path(shards)
     manifest = read_manifest(shards)
@@ -122,11 +123,21 @@ def corrupt_row(row: np.ndarray, words: WordModel, random: np.random.Generator) 
     found = {}
     for way, ids in changes.items():
         is_changed = ids != row
-        unchanged = random.permutation(np.flatnonzero(is_whole & ~is_changed))[: is_changed.sum()]
+        others = random.permutation(np.flatnonzero(is_whole & ~is_changed))
         is_scored = is_changed.copy()
-        is_scored[unchanged] = True
+        is_scored[others[as_frequent(ids[is_changed], row[others], words.frequencies)]] = True
         found[way] = CorruptedRows(ids, is_changed, is_scored)
     return found
+
+
+def as_frequent(tokens: np.ndarray, others: np.ndarray, frequencies: np.ndarray) -> list[int]:
+    """The places of as many others, each the one left that is nearest to one of the tokens in log frequency."""
+    wanted, left = (np.log(frequencies[each] + 1e-9) for each in (tokens, others))
+    taken: list[int] = []
+    for one in wanted:
+        taken.append(int(np.abs(left - one).argmin()))
+        left[taken[-1]] = np.inf
+    return taken
 
 
 def choose_apart(places: np.ndarray, number: int, distance: int, random: np.random.Generator) -> np.ndarray:

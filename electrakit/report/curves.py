@@ -10,8 +10,13 @@ from numpy.typing import NDArray
 from electrakit.runs.files import Floats, RunFiles, column
 
 NumberFormat = Literal["nats", "percent", "number", "rate", "count"]
-ChartGroup = Literal["generator", "discriminator", "training"]
-GROUPS: dict[ChartGroup, str] = {"generator": "Generator", "discriminator": "Discriminator", "training": "Training"}
+ChartGroup = Literal["generator", "discriminator", "corruptions", "training"]
+GROUPS: dict[ChartGroup, str] = {
+    "generator": "Generator",
+    "discriminator": "Discriminator",
+    "corruptions": "AUC on fixed corruptions",
+    "training": "Training",
+}
 """And their titles."""
 
 MOST_BUCKETS, FEWEST_BUCKETS, BUCKETS_OF_ALL_RUNS = 600, 120, 2400
@@ -107,6 +112,31 @@ CHARTS = (
         *("disc_precision", "discriminator", "Precision of “replaced”", "percent"),
         "Of the tokens that the discriminator calls replaced, the share that really are.",
         "Well above the replaced rate. It is noisy while the discriminator hardly ever calls a token replaced.",
+    ),
+    Chart(
+        *("auc_frequency", "corruptions", "Words by frequency", "number"),
+        "How often the discriminator finds a changed word more suspicious than an unchanged one, where words were changed to others "
+        "drawn by their frequency. No network makes these rows: they are the same for every run on these shards.",
+        "0.5 (dotted) is chance, 1 is perfect. The first of the three to rise: a word that no neighbour expects is enough.",
+        unit="AUC",
+        baseline="chance",
+        only_at_validations=True,
+    ),
+    Chart(
+        *("auc_neighbours", "corruptions", "Words that fit their neighbours", "number"),
+        "The same, where words were changed to others that were often seen between the same two neighbours: only wider context tells.",
+        "Rises last and least. Near 0.5, the discriminator knows words and their neighbours, but no sentences.",
+        unit="AUC",
+        baseline="chance",
+        only_at_validations=True,
+    ),
+    Chart(
+        *("auc_swapped", "corruptions", "Swapped neighbours", "number"),
+        "The same, where two words side by side have changed places: how frequent a word is says nothing, its order does.",
+        "Rises as soon as the discriminator reads the order of words.",
+        unit="AUC",
+        baseline="chance",
+        only_at_validations=True,
     ),
     Chart(
         *("loss", "training", "Total loss", "nats"),

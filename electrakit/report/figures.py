@@ -36,6 +36,7 @@ FIGURES = {
     "loss": ("loss",),
     "generator": ("mlm_loss", "gen_acc"),
     "discriminator": ("disc_loss", "disc_acc", "disc_auc"),
+    "corruptions": ("auc_frequency", "auc_neighbours", "auc_swapped"),
     "replaced": ("replaced_rate",),
     "learning_rate": ("lr",),
     "gradient_norm": ("grad_norm",),

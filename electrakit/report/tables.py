@@ -222,6 +222,7 @@ NUM_SAMPLED = 24
 """Rows of a curve's table."""
 SAMPLED = (
     *("mlm_loss", "gen_acc", "disc_loss", "disc_acc", "disc_auc", "replaced_rate"),
+    *("auc_frequency", "auc_neighbours", "auc_swapped"),
     *("loss", "lr", "grad_norm", "tokens_per_second"),
 )
 

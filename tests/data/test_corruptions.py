@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import chisquare
+from sklearn.metrics import roc_auc_score
 
 from electrakit.data.batches import Batches
 from electrakit.data.corruptions import (
@@ -16,6 +17,7 @@ from electrakit.data.corruptions import (
     WAYS,
     CorruptedRows,
     WordModel,
+    as_frequent,
     corrupt_row,
     corrupted_rows,
     draw_another,
@@ -171,6 +173,25 @@ def test_neighbours_are_drawn_by_how_they_fit(words, originals):
         score -= number * mean
         variance += number * ((shares * surprise**2).sum() - mean**2)
     assert len(drawn) > 20 and abs(score) < 4 * variance**0.5
+
+
+def test_what_is_scored_beside_a_change_is_as_frequent():
+    frequencies = np.array([0.5, 0.2, 0.1, 0.1, 0.01, 0.001, 0.0])
+    others = np.array([6, 5, 4, 3, 2, 1, 0])
+    assert others[as_frequent(np.array([0, 5, 2, 2]), others, frequencies)].tolist() == [0, 5, 3, 2]
+    assert others[as_frequent(np.array([0, 0]), others, frequencies)].tolist() == [0, 1]
+
+
+def test_frequency_alone_does_not_tell_what_was_changed(tmp_path):
+    """A language without grammar: nothing else is to be known."""
+    random = np.random.default_rng(0)
+    share = 1 / np.arange(1, 301)
+    rows = 5 + random.choice(300, (600, 64), p=share / share.sum())
+    rows[:, [0, -1]] = SPECIAL["cls"], SPECIAL["sep"]
+    shards = write_rows(tmp_path, 305, train=[rows[:400]], valid=[rows[400:]])
+    frequencies = count_pairs(shards, ()).tokens
+    for ids, is_changed, is_scored in corrupted_rows(shards, 200).values():
+        assert roc_auc_score(is_changed[is_scored], frequencies[ids[is_scored]]) == pytest.approx(0.5, abs=0.01)
 
 
 def test_special_tokens_are_never_drawn(words):

@@ -55,7 +55,7 @@ def line(step: int, split: str = "train", **metrics: Any) -> dict[str, Any]:
     if split == "train":
         values |= {"lr": 5e-4, "grad_norm": 1.5, "tokens_per_second": 9000.0, "seconds": step / 2, "num_skipped": 0}
     else:
-        values |= {"disc_auc": 0.8}
+        values |= {"disc_auc": 0.8, "auc_frequency": 0.7, "auc_neighbours": 0.6, "auc_swapped": 0.65}
     return {"step": step, "split": split, **values, **metrics}
 
 
@@ -691,7 +691,7 @@ def test_the_page_draws_itself_and_answers(chromium, two_runs):
     page = visit.page
     drawn = page.locator("svg[data-key=mlm_loss] path.curve")
     assert drawn.count() == 2 and page.locator("svg[data-key=disc_auc] path.mark").count() == 4
-    assert page.locator("svg[data-key]").count() == 13 and page.locator("#compute circle").count() == 11 + 1
+    assert page.locator("svg[data-key]").count() == 16 and page.locator("#compute circle").count() == 11 + 1
     assert page.locator("img").count() == 0  # the name of a run is text
     assert "<img src=x" in page.locator("h1").text_content()
     for axis, unit in (("tokens", "tokens"), ("time", "minutes"), ("steps", "steps")):

@@ -62,8 +62,8 @@ def wait_for(process: subprocess.Popen[str], is_there: Callable[[], bool]) -> No
     wait_until(is_there, process)
 
 
-def losses(path: Path, split: str = "train") -> list[float]:
-    return [line["loss"] for line in read_metrics(path) if line["split"] == split]
+def losses(path: Path, split: str = "train", name: str = "loss") -> list[float]:
+    return [line[name] for line in read_metrics(path) if line["split"] == split]
 
 
 @pytest.mark.long
@@ -75,6 +75,9 @@ def test_two_processes_train_as_one_and_a_run_is_resumed_with_another_number(tin
     assert losses(tiny("two").run) == pytest.approx(losses(alone.path), rel=1e-5)
     # samples may tip over
     assert losses(tiny("two").run, "valid") == pytest.approx(losses(alone.path, "valid"), rel=1e-3)
+    for name in ("auc_frequency", "auc_neighbours", "auc_swapped"):
+        one, two = (losses(tiny(run).run, "valid", name) for run in ("alone", "two"))
+        assert len(one) == 3 and two == pytest.approx(one, abs=1e-3)
 
     finished(torchrun(tiny("mixed", **settings), "3"))
     pretrain(tiny("mixed", **settings), stop_after=5)
@@ -95,6 +98,8 @@ def test_fsdp_trains_as_one_and_its_checkpoint_is_read_by_one(tiny):
         torch.testing.assert_close(state[name], value, rtol=1e-4, atol=1e-5)
     run = pretrain(tiny("sharded", **settings))
     assert run.is_complete
+    sharded, whole = (losses(tiny(name).run, "valid", "auc_swapped") for name in ("sharded", "alone"))
+    assert len(whole) == 2 and sharded == pytest.approx(whole, abs=1e-3)
     assert losses(path) == pytest.approx(losses(alone.path), rel=1e-5)
     from transformers import ElectraForMaskedLM
 
