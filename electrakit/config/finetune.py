@@ -21,7 +21,7 @@ from electrakit.config.base import (
 )
 from electrakit.config.corpus import Engine
 
-ClassifierHead = Literal["official", "transformers"]
+ClassifierHead = Literal["official", "mean", "transformers"]
 Precision = Literal["fp32", "bf16", "float32", "bfloat16"]
 """The last two are older names: settings hold the first two."""
 PRECISION_ALIASES = {"float32": "fp32", "bfloat16": "bf16"}
@@ -56,7 +56,7 @@ class FinetuneSettings(Settings):
     adam: Literal["corrected", "official"] = "corrected"
     """`official`: without bias correction, and warm-up and decay of the rate multiply."""
     head: ClassifierHead = "official"
-    """`official`: dropout and a linear layer on [CLS]; `transformers`: what transformers has for the family."""
+    """`official`: dropout and a linear layer on [CLS]; `mean`: the same on the mean of all states; `transformers`: the family's own."""
     precision: Precision = with_aliases("fp32", **PRECISION_ALIASES)
 
     def check(self) -> None:
@@ -72,11 +72,11 @@ class FinetuneSettings(Settings):
 
 
 def paper(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
-    """Clark et al. 2020, appendix B; RTE that begins with MNLI's model learns slowly."""
+    """Clark et al. 2020, appendix B, with the authors' Adam; RTE that begins with MNLI's model learns slowly."""
     lr = {"small": 3e-4, "base": 1e-4, "large": 5e-5}[size]
     if task == "rte" and start_from is not None:
         lr = 2e-5
-    return FinetuneSettings(lr=lr, epochs=epochs, layer_decay=0.9 if size == "large" else 0.8)
+    return FinetuneSettings(lr=lr, epochs=epochs, layer_decay=0.9 if size == "large" else 0.8, adam="official")
 
 
 def official(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
@@ -87,13 +87,12 @@ def official(size: Size, task: str, epochs: float, start_from: str | None) -> Fi
         top_layer_power=2,
         weight_decay=0.01,
         loss="sum",
-        adam="official",
     )
 
 
 def lmtuners(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
-    """lmtuners' ELECTRA-Small-OWT: the paper's settings, and RTE at 2e-5 wherever it begins."""
-    settings = paper(size, task, epochs, start_from)
+    """lmtuners' ELECTRA-Small-OWT: the paper's settings with bias correction, and RTE at 2e-5 wherever it begins."""
+    settings = replace(paper(size, task, epochs, start_from), adam="corrected")
     return replace(settings, lr=2e-5) if task == "rte" else settings
 
 
@@ -143,7 +142,7 @@ class TuningConfig(VerbSettings):
     weight_decay: float | None = None
     """Decoupled weight decay, of matrices only."""
     head: ClassifierHead | None = None
-    """`official`: dropout and a linear layer on [CLS]; `transformers`: what transformers has for the family."""
+    """`official`: dropout and a linear layer on [CLS]; `mean`: the same on the mean of all states; `transformers`: the family's own."""
     precision: Annotated[Precision | None, arg(metavar="{fp32,bf16}")] = with_aliases(None, **PRECISION_ALIASES)
     """bf16 is faster where the hardware supports it; fp32 by default."""
     keep: Keep = may_change("best")

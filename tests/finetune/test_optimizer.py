@@ -51,7 +51,7 @@ def test_every_parameter_is_trained_once_and_every_family_has_depths(family):
     depths = {depth_of(name) for name, _ in classifier.named_parameters()}
     assert depths >= ({0, 1, None} if family == "albert" else {0, 1, 2, None})
     for group in groups:
-        assert all((parameter.ndim > 1) == (group["decay"] > 0) for parameter in group["params"])
+        assert all((parameter.ndim > 1) == (group["weight_decay"] > 0) for parameter in group["params"])
 
 
 def test_the_rate_rises_for_a_tenth_and_falls_to_nothing():
@@ -90,7 +90,9 @@ def test_presets_are_the_published_settings():
     assert [paper(size, "cola", 3, None).layer_decay for size in ("small", "base", "large")] == [0.8, 0.8, 0.9]
     assert paper("small", "rte", 10, "MNLI, seed 1").lr == 2e-5
     assert paper("small", "rte", 10, None).lr == 3e-4
+    assert paper("base", "cola", 3, None).adam == "official"
     assert lmtuners("small", "rte", 10, None).lr == 2e-5
+    assert lmtuners("small", "cola", 3, None).adam == "corrected"
     theirs = official("small", "cola", 3, None)
     assert (theirs.loss, theirs.weight_decay, theirs.top_layer_power, theirs.adam) == ("sum", 0.01, 2, "official")
     assert (theirs.lr, official("large", "cola", 3, None).lr) == (1e-4, 5e-5)
