@@ -96,12 +96,25 @@ def lmtuners(size: Size, task: str, epochs: float, start_from: str | None) -> Fi
     return replace(settings, lr=2e-5) if task == "rte" else settings
 
 
+def small_budget(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
+    """For small encoders that were pretrained for minutes or hours: all layers learn, and fast (docs/log.md has the figures)."""
+    return FinetuneSettings(lr=1e-3, epochs=epochs, layer_decay=1.0)
+
+
 FINETUNE_PRESETS: dict[str, Callable[[Size, str, float, str | None], FinetuneSettings]] = {
     "paper": paper,
+    "small_budget": small_budget,
     "official": official,
     "lmtuners": lmtuners,
     "seed": lmtuners,  # another name for it
 }
+AUTO = "auto"
+SMALLEST_PUBLISHED = 256  # hidden size of ELECTRA-small
+
+
+def preset_for(hidden_size: int) -> str:
+    """What `auto` means: an encoder smaller than all of the paper's is not of the paper."""
+    return "small_budget" if hidden_size < SMALLEST_PUBLISHED else "paper"
 
 
 def size_of(hidden_size: int) -> Size:
@@ -117,8 +130,8 @@ class TuningConfig(VerbSettings):
     """A folder of any transformers encoder (weights as safetensors), or its name on the hub."""
     out: Path | None = may_change(None)
     """Folder to write. Finished runs in it are not run again."""
-    preset: str = "paper"
-    """`paper`, `official`, `lmtuners`, a JSON file of settings such as `electra search` writes, or a folder of searches."""
+    preset: str = AUTO
+    """`paper`, `small_budget`, `official`, `lmtuners`, or a file or folder that `electra search` wrote. `auto`: by the model's size."""
     workers: int | None = may_change(None)
     """Runs at the same time; by default one per GPU, or core. The result does not depend on it."""
     engine: Engine = may_change("local")
@@ -150,10 +163,9 @@ class TuningConfig(VerbSettings):
 
     def check(self) -> None:
         check_at_least(1, self.values("workers", "threads"))
-        if self.preset not in FINETUNE_PRESETS and not preset_files(self.preset):
-            raise UserError(
-                f"unknown preset {self.preset!r}; there are {', '.join(FINETUNE_PRESETS)}, or name a JSON or YAML file"
-            )
+        if self.preset not in (AUTO, *FINETUNE_PRESETS) and not preset_files(self.preset):
+            known = ", ".join((AUTO, *FINETUNE_PRESETS))
+            raise UserError(f"unknown preset {self.preset!r}; there are {known}, or name a JSON or YAML file")
         FinetuneSettings(**self.changes())
 
     def changes(self) -> dict[str, Any]:
@@ -176,7 +188,7 @@ class TuningConfig(VerbSettings):
 def preset_files(preset: str) -> list[Path]:
     """A file of settings; or a folder with one, or with those of several searches, one for each task."""
     path = Path(preset)
-    if preset in FINETUNE_PRESETS:
+    if preset in (AUTO, *FINETUNE_PRESETS):
         return []
     if path.is_dir():
         return [path / BEST] if (path / BEST).is_file() else sorted(path.glob(f"*/{BEST}"))

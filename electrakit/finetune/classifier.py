@@ -128,8 +128,8 @@ def load_classifier(
     )
     if head == "mean" and not can_hold(model, head):
         raise UserError(
-            f"--head mean: transformers' {config.model_type} classifier cannot hold it, ModernBERT's can (our modern bodies); "
-            "use --head official"
+            f"--head mean: transformers' {config.model_type} classifier of {model.config.num_labels} labels cannot hold it, only "
+            "ModernBERT's can (our modern bodies, few labels); use --head official"
         )
     if head == "official" and not can_hold(model):
         note = f"transformers' {config.model_type} classifier cannot hold the official head: its own is used"
