@@ -26,6 +26,7 @@ from electrakit.config.finetune import (
 )
 from electrakit.finetune.classifier import load_config, load_transformers_tokenizer
 from electrakit.finetune.encode import EncodedRows, encode, num_positions
+from electrakit.finetune.official_head import MEAN_FAMILIES
 from electrakit.finetune.read_glue import find_file, has_split, read_split
 from electrakit.finetune.read_hf import hf_files
 from electrakit.finetune.results import REQUIRED, JobResult
@@ -197,6 +198,8 @@ def make_jobs(
     task, size, length = data.task, size_of(hidden_size(config.model)), length_for(config.model, data.task)
     start_name = None if start is None else start.describe()
     settings = config.settings(size, data.known_name or "", task.epochs, start_name, length)
+    if config.head is None and settings.head == "mean" and load_config(config.model).model_type not in MEAN_FAMILIES:
+        settings = replace(settings, head="official")  # a preset's wish, not the user's
     threads = config.threads or num_threads
     return [
         FinetuneJob(config.model, data, seed, settings, out, start, config.device, threads)

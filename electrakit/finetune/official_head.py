@@ -49,6 +49,9 @@ CLASSIFIER_LAYERS: dict[str, ClassifierLayers] = {
 }
 
 
+MEAN_FAMILIES = ("modernbert",)  # those whose classifiers can read the mean of all states instead of [CLS]
+
+
 def settings_for(model_type: str, head: ClassifierHead = "official") -> dict[str, str | bool]:
     """Settings of the config with which a classifier can be filled."""
     if model_type == "modernbert":

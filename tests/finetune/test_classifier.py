@@ -86,7 +86,8 @@ def saved(folder, family, head, task):
 
 @pytest.mark.parametrize(
     ("family", "head"),
-    [(family, head) for family in ("electra", "bert") for head in ("official", "transformers")] + [("modernbert", "mean")],
+    [(family, head) for family in ("electra", "bert") for head in ("official", "transformers")]
+    + [("modernbert", "mean")],
 )
 @pytest.mark.parametrize("task", ["mnli", "stsb"])
 def test_a_saved_classifier_says_the_same(tmp_path, family, head, task):
