@@ -101,8 +101,11 @@ def lmtuners(size: Size, task: str, epochs: float, start_from: str | None) -> Fi
 
 
 def small_budget(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
-    """For small encoders that were pretrained for minutes or hours: all layers learn, and fast (docs/log.md has the figures)."""
-    return FinetuneSettings(lr=1e-3, epochs=epochs, layer_decay=1.0)
+    """For small encoders that were pretrained for minutes or hours: all layers learn, and fast (docs/log.md has the figures).
+
+    The head reads the mean where transformers' classifier can: pretraining teaches [CLS] nothing.
+    """
+    return FinetuneSettings(lr=1e-3, epochs=epochs, layer_decay=1.0, head="mean")
 
 
 FINETUNE_PRESETS: dict[str, Callable[[Size, str, float, str | None], FinetuneSettings]] = {

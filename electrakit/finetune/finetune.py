@@ -69,10 +69,12 @@ def finetune(
     `out/test.tsv`, SQuAD's are `out/predictions.json`; `out/results.html` is a page with scores and curves. Returns what is in
     `out/results.json`.
     """
-    config = with_preset(FinetuneConfig(**locals()))
-    assert config.model is not None and config.out is not None
+    config = FinetuneConfig(**locals())
+    assert config.out is not None
     require_no_other_results("finetune", config.out)
     task_data = find_data(config)
+    config = with_preset(config)
+    assert config.model is not None and config.out is not None
     if task_data.location is None:
         console.print(describe_task(task_data.task), markup=False, soft_wrap=True)
     is_single = config.seeds == 1

@@ -119,11 +119,13 @@ def search(
     SearchConfig explains each setting. The same call continues a search that was stopped. Writes best.json, a preset for `glue`
     and `finetune`, results.json, results.md and search.db; returns what is in results.json.
     """
-    config = with_preset(SearchConfig(**locals()))
+    config = SearchConfig(**locals())
     require_optuna()
-    assert config.model is not None and config.out is not None
+    assert config.out is not None
     require_no_other_results("search", config.out)
     task_data = find_data(config)
+    config = with_preset(config)
+    assert config.model is not None and config.out is not None
     jobs = [replace(job, keeps_model=False) for job in make_jobs(config, task_data, config.out)]
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         write_json(config.out / "config.json", config.to_json())
