@@ -10,9 +10,7 @@ from electrakit.finetune.classifier import Classifier
 from electrakit.finetune.encode import EncodedRows, collate, evaluation_batches
 
 MAX_ROWS = 2000
-PENALTY = (
-    1.0  # of half the squared weights, beside the summed loss: a head with large weights would tear at the encoder
-)
+PENALTY = 10.0  # of half the squared weights, beside the summed loss, for states with variance 1
 
 
 @torch.no_grad()
@@ -37,8 +35,8 @@ def start_with_probe(
 
 def fit_probe(states: Tensor, num_outputs: int, loss_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """Weight and bias of the linear layer on states (N, H) with the least penalised loss. `loss_of`: logits -> losses (N)."""
-    mean = states.mean(0)
-    centred = states - mean
+    mean, spread = states.mean(0), states.std(0).clamp(min=1e-6)
+    scaled = (states - mean) / spread
     weight, bias = states.new_zeros(num_outputs, states.size(1)), states.new_zeros(num_outputs)
     solver = torch.optim.LBFGS(
         [weight.requires_grad_(), bias.requires_grad_()], max_iter=100, line_search_fn="strong_wolfe"
@@ -46,12 +44,12 @@ def fit_probe(states: Tensor, num_outputs: int, loss_of: Callable[[Tensor], Tens
 
     def penalised_loss() -> Tensor:
         solver.zero_grad()
-        loss = loss_of(nn.functional.linear(centred, weight, bias)).mean()
+        loss = loss_of(nn.functional.linear(scaled, weight, bias)).mean()
         loss = loss + PENALTY / 2 * weight.square().sum() / len(states)
         loss.backward()
         return loss
 
     with torch.enable_grad():
         solver.step(penalised_loss)
-    weight = weight.detach()
-    return weight, bias.detach() - weight @ mean
+    weight, bias = weight.detach() / spread, bias.detach()
+    return weight, bias - weight @ mean

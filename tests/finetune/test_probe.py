@@ -18,16 +18,20 @@ from tests.helpers.tiny_glue import VOCABULARY, write_model
 def made_up_states() -> torch.Tensor:
     """As different in scale and mean as the states of an encoder are."""
     random = torch.Generator().manual_seed(0)
-    scales = torch.rand(8, generator=random) + 0.1
+    scales = torch.rand(8, generator=random) * 5 + 0.1
     return torch.randn(200, 8, generator=random) * scales + torch.randn(8, generator=random)
+
+
+def standardised(states: torch.Tensor) -> np.ndarray:
+    return ((states - states.mean(0)) / states.std(0)).numpy()
 
 
 def test_it_is_the_logistic_regression_of_scikit_learn():
     states = made_up_states()
     targets = (states @ torch.randn(8, 3, generator=torch.Generator().manual_seed(1))).argmax(1)
     weight, bias = fit_probe(states, 3, lambda logits: row_loss(TASKS["mnli"], logits, targets))
-    theirs = LogisticRegression(C=1 / PENALTY, max_iter=1000, tol=1e-8).fit(states.numpy(), targets.numpy())
-    wanted = theirs.predict_proba(states.numpy())
+    theirs = LogisticRegression(C=1 / PENALTY, max_iter=1000, tol=1e-8).fit(standardised(states), targets.numpy())
+    wanted = theirs.predict_proba(standardised(states))
     np.testing.assert_allclose((states @ weight.T + bias).softmax(-1).numpy(), wanted, atol=1e-3)
 
 
@@ -36,7 +40,7 @@ def test_it_is_the_ridge_regression_of_scikit_learn():
     targets = states[:, 0] + torch.randn(200, generator=torch.Generator().manual_seed(1))
     weight, bias = fit_probe(states, 1, lambda logits: row_loss(TASKS["stsb"], logits, targets))
     scaled = targets.numpy() / TASKS["stsb"].scale
-    wanted = Ridge(alpha=PENALTY / 2).fit(states.numpy(), scaled).predict(states.numpy())
+    wanted = Ridge(alpha=PENALTY / 2).fit(standardised(states), scaled).predict(standardised(states))
     np.testing.assert_allclose((states @ weight.T + bias)[:, 0].numpy(), wanted, atol=1e-3)
 
 
