@@ -22,7 +22,6 @@ from electrakit.config.base import (
 from electrakit.config.corpus import Engine
 
 ClassifierHead = Literal["official", "mean", "transformers"]
-HeadStart = Literal["new", "probe"]
 Precision = Literal["fp32", "bf16", "float32", "bfloat16"]
 """The last two are older names: settings hold the first two."""
 PRECISION_ALIASES = {"float32": "fp32", "bfloat16": "bf16"}
@@ -58,8 +57,6 @@ class FinetuneSettings(Settings):
     """`official`: without bias correction, and warm-up and decay of the rate multiply."""
     head: ClassifierHead = "official"
     """`official`: dropout and a linear layer on [CLS]; `mean`: the same on the mean of all states; `transformers`: the family's own."""
-    head_start: HeadStart = "new"
-    """`probe`: an `official` or `mean` head begins as a linear probe of the frozen encoder on up to 2,000 rows; `new`: at random."""
     precision: Precision = with_aliases("fp32", **PRECISION_ALIASES)
 
     def check(self) -> None:
@@ -69,10 +66,9 @@ class FinetuneSettings(Settings):
         check_below_one(self.values("warmup", "dropout"))
 
     def identity(self) -> dict[str, Any]:
-        """As results on disk have always had it, so that their fingerprints stay valid: older names of precisions, no `new` head."""
+        """With the older names of precisions, which results on disk have always had: their fingerprints stay valid."""
         older = {new: old for old, new in PRECISION_ALIASES.items()}
-        found = super().identity() | {"precision": older[self.precision]}
-        return {name: value for name, value in found.items() if (name, value) != ("head_start", "new")}
+        return super().identity() | {"precision": older[self.precision]}
 
 
 def paper(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
@@ -163,8 +159,6 @@ class TuningConfig(VerbSettings):
     """Decoupled weight decay, of matrices only."""
     head: ClassifierHead | None = None
     """`official`: dropout and a linear layer on [CLS]; `mean`: the same on the mean of all states; `transformers`: the family's own."""
-    head_start: HeadStart | None = None
-    """`probe`: an `official` or `mean` head begins as a linear probe of the frozen encoder on up to 2,000 rows; `new`: at random."""
     precision: Annotated[Precision | None, arg(metavar="{fp32,bf16}")] = with_aliases(None, **PRECISION_ALIASES)
     """bf16 is faster where the hardware supports it; fp32 by default."""
     keep: Keep = may_change("best")

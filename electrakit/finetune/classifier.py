@@ -81,12 +81,8 @@ class Classifier(ModelWithHead):
         """Outputs of the tokenizer (B, T) -> logits (B, labels)."""
         if self.head == "transformers":
             return self.model(**self.known(inputs)).logits
-        return self.output(self.dropout(self.pooled(**inputs)))
-
-    def pooled(self, **inputs: Tensor) -> Tensor:
-        """Outputs of the tokenizer (B, T) -> what an official or mean head reads (B, H)."""
         states = self.model.base_model(**self.known(inputs)).last_hidden_state
-        return pool(states, inputs.get("attention_mask"), self.head)
+        return self.output(self.dropout(pool(states, inputs.get("attention_mask"), self.head)))
 
     def write_head(self, scale: float) -> None:
         if self.head != "transformers":

@@ -13,7 +13,7 @@ from electrakit.common.hardware import num_cores
 from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import AUTO, ClassifierHead, FinetuneConfig, HeadStart, Keep, LabelKind, Precision
+from electrakit.config.finetune import AUTO, ClassifierHead, FinetuneConfig, Keep, LabelKind, Precision
 from electrakit.finetune.job import FinetuneJob, TaskData, load_rows, make_jobs, with_preset
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.results import (
@@ -50,7 +50,6 @@ def finetune(
     layer_decay: float | None = None,
     weight_decay: float | None = None,
     head: ClassifierHead | None = None,
-    head_start: HeadStart | None = None,
     precision: Precision | None = None,
     keep: Keep = "best",
     train: str | Path | None = None,

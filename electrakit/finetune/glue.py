@@ -12,7 +12,7 @@ from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.json_files import write_json
 from electrakit.common.safe_load import weights_fingerprint
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import AUTO, ClassifierHead, GlueConfig, HeadStart, Keep, Precision, Start
+from electrakit.config.finetune import AUTO, ClassifierHead, GlueConfig, Keep, Precision, Start
 from electrakit.finetune.download import download as download_glue
 from electrakit.finetune.job import FinetuneJob, TaskData, make_jobs, with_preset
 from electrakit.finetune.metrics import METRICS
@@ -51,7 +51,6 @@ def glue(
     layer_decay: float | None = None,
     weight_decay: float | None = None,
     head: ClassifierHead | None = None,
-    head_start: HeadStart | None = None,
     precision: Precision | None = None,
     keep: Keep = "best",
     data: str | Path | None = None,

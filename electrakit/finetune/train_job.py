@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain, count, islice
 from typing import Any
 
@@ -39,7 +38,6 @@ from electrakit.finetune.encode import (
 from electrakit.finetune.job import FinetuneJob, load_rows
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.optimizer import build_optimizer, set_lr
-from electrakit.finetune.probe import start_with_probe
 from electrakit.finetune.results import EvaluationResult, JobResult
 from electrakit.finetune.speedups import less_work
 from electrakit.finetune.tasks import Task
@@ -133,8 +131,6 @@ def train_model(
 ) -> list[float]:
     """The training loop. Returns the loss of every step."""
     settings = job.settings
-    if settings.head_start == "probe" and isinstance(classifier, Classifier) and classifier.head != "transformers":
-        start_with_probe(classifier, rows, partial(row_loss, job.task), pad_id, device, job.seed)
     num_per_epoch = math.ceil(len(rows) / settings.batch_size)
     num_steps = max(1, round(num_per_epoch * settings.epochs))
     optimizer = build_optimizer(classifier, settings)
