@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from electrakit.finetune.glue import glue as glue
     from electrakit.finetune.predict import predict as predict
     from electrakit.finetune.search import search as search
+    from electrakit.measure.measure import measure as measure
     from electrakit.model.build import build as build
     from electrakit.model.huggingface.weights import from_transformers as from_transformers
     from electrakit.model.huggingface.weights import to_transformers as to_transformers
@@ -59,6 +60,7 @@ _HOMES = {
     "from_transformers": "electrakit.model.huggingface.weights",
     "glue": "electrakit.finetune.glue",
     "load_tokenizer": "electrakit.data.tokenizer_files",
+    "measure": "electrakit.measure.measure",
     "play": "electrakit.playground.server",
     "predict": "electrakit.finetune.predict",
     "prepare": "electrakit.data.prepare",

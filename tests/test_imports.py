@@ -13,6 +13,8 @@ PACKAGE = Path(electrakit.__file__).parent
 
 # What results.json of `electra glue` holds, and the names of its tasks. They need no torch.
 GLUE_RESULTS = {"finetune.results", "finetune.tasks"}
+# Tables of the user, and how predictions are scored.
+PROBED_TABLES = {"finetune.metrics", "finetune.read_glue", "finetune.tasks", "finetune.user_tables"}
 # A folder may import itself, and these; a dotted name is one module of another folder.
 MAY_IMPORT = {
     "common": set(),
@@ -29,7 +31,8 @@ MAY_IMPORT = {
     "doctor": {"common", "config", "data", "runs"},
     # It reads files and needs no torch.
     "report": {"common", "config", "runs", "doctor", "model.counts", "finetune.published", *GLUE_RESULTS},
-    "playground": {"common", "config", "data", "model", "objective", "runs"},
+    "measure": {"common", "config", "data", "model", "runs", *PROBED_TABLES},
+    "playground": {"common", "config", "data", "model", "objective", "runs", "measure.open"},
 }
 
 

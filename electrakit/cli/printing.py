@@ -17,7 +17,7 @@ import electrakit as ek
 from electrakit.common.words import DASH, format_percent, format_size
 from electrakit.config.corpus import SHARDS_MANIFEST, SHARDS_TOKENIZER, DoctorConfig, PrepareConfig, TokenizerConfig
 from electrakit.config.finetune import BEST, FinetuneConfig, GlueConfig, PredictConfig, SearchConfig
-from electrakit.config.outputs import ConvertConfig, DemoConfig, ExportConfig, PlayConfig, ReportConfig
+from electrakit.config.outputs import ConvertConfig, DemoConfig, ExportConfig, MeasureConfig, PlayConfig, ReportConfig
 
 MAX_TRIALS = 10
 MAX_SHOWN = 128  # tokens of a row
@@ -190,6 +190,28 @@ def run_export(config: ExportConfig) -> None:
     if config.push is not None:
         what = f"would be sent to {config.push}; nothing was (--dry-run)" if made.url is None else f"are at {made.url}"
         screen.out(f"{len(made.files)} files, {size}, {what}")
+
+
+def run_measure(config: MeasureConfig) -> None:
+    """Measure, and print the figures."""
+    from electrakit.measure.results import measures_notes, measures_table, phenomena_table
+
+    measures = ek.measure(**vars(config))
+    tables = [measures_table(measures)]
+    tables += [
+        phenomena_table(measures, name) for name in dict.fromkeys(name for one in measures for name in one.pairs)
+    ]
+    for found in tables:
+        if not found.rows:
+            continue
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for place, title in enumerate(found.header):
+            table.add_column(title, justify="left" if place == 0 or title == "network" else "right")
+        for row in found.rows:
+            table.add_row(*row)
+        screen.print(table)
+    for note in measures_notes(measures):
+        screen.out(note)
 
 
 def run_convert(config: ConvertConfig) -> None:

@@ -60,6 +60,7 @@ VERBS = {
     "pretrain": Verb(PretrainArguments),
     "export": Verb(outputs.ExportConfig, printing.run_export),
     "convert": Verb(outputs.ConvertConfig, printing.run_convert),
+    "measure": Verb(outputs.MeasureConfig, printing.run_measure),
     "finetune": Verb(finetune.FinetuneConfig, printing.run_finetune),
     "predict": Verb(finetune.PredictConfig, printing.run_predict),
     "glue": Verb(finetune.GlueConfig, printing.run_glue),

@@ -30,12 +30,14 @@ def print_message(text: str, style: str = "") -> None:
 
 
 @contextmanager
-def progress(title: str, total: int | None, *, silent_below: int = 0) -> Iterator[Update]:
-    """Yields `update(done)`: bytes done out of `total`, shown with rate and time left.
+def progress(
+    title: str, total: int | None, *, silent_below: int = 0, unit: str = "MB", size: float = 1e6
+) -> Iterator[Update]:
+    """Yields `update(done)`: bytes done out of `total`, shown with rate and time left. unit, size: for things other than bytes.
 
     Without a total: amount and rate only. A total below `silent_below` is not shown. After an exception nothing is called done.
     """
-    pace = _Pace()
+    pace = _Pace(unit, size)
     if total is not None and total < silent_below:
         yield pace.update
     elif console.is_terminal:
@@ -44,13 +46,14 @@ def progress(title: str, total: int | None, *, silent_below: int = 0) -> Iterato
     else:
         yield _lines(title, total or None, pace)
         if pace.done is not None:
-            print_message(f"{title}: done, {_megabytes(pace.done)} in {time.monotonic() - pace.started:,.0f} s")
+            print_message(f"{title}: done, {pace.amount(pace.done)} in {time.monotonic() - pace.started:,.0f} s")
 
 
 class _Pace:
     """The rate since the first update: what an earlier start had done does not count."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str, size: float) -> None:
+        self.unit, self.size = unit, size
         self.started = self.first_time = time.monotonic()
         self.first_done = 0
         self.done: int | None = None
@@ -66,11 +69,10 @@ class _Pace:
 
     @property
     def rate(self) -> str:
-        return f"{_megabytes(self.per_second)}/s" if self.per_second else ""
+        return f"{self.amount(self.per_second)}/s" if self.per_second else ""
 
-
-def _megabytes(num_bytes: float) -> str:
-    return f"{num_bytes / 1e6:,.1f} MB"
+    def amount(self, number: float) -> str:
+        return f"{number / self.size:,.1f} {self.unit}"
 
 
 @contextmanager
@@ -86,7 +88,7 @@ def _bar(title: str, total: int | None, pace: _Pace) -> Iterator[Update]:
 
         def update(done: int) -> None:
             pace.update(done)
-            bar.update(task, completed=done, rate=pace.rate, amount=_megabytes(done))
+            bar.update(task, completed=done, rate=pace.rate, amount=pace.amount(done))
 
         yield update
         if total is not None:
@@ -102,9 +104,9 @@ def _lines(title: str, total: int | None, pace: _Pace) -> Update:
         if time.monotonic() - last < SECONDS_BETWEEN_LINES or not pace.per_second:
             return
         last = time.monotonic()
-        parts = [f"{title}: {_megabytes(done)}", pace.rate]
+        parts = [f"{title}: {pace.amount(done)}", pace.rate]
         if total:
-            parts[0] += f" of {_megabytes(total)}"
+            parts[0] += f" of {pace.amount(total)}"
             parts.append(f"{max(0, total - done) / pace.per_second:,.0f} s left")
         print_message(", ".join(parts))
 

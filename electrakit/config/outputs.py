@@ -1,4 +1,4 @@
-"""The settings of export, convert, report, play and demo."""
+"""The settings of export, convert, measure, report, play and demo."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,48 @@ class ConvertConfig(VerbSettings):
     """vocab.txt; by default the one beside the checkpoint."""
     num_heads: int | None = None
     """Attention heads of the discriminator, which the checkpoint does not hold; by default hidden size / 64, as in all released ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureConfig(VerbSettings):
+    """Measure how much language encoders know: fixed corruptions, minimal pairs, and probes on frozen states."""
+
+    models: Annotated[
+        Positional[tuple[str, ...]], arg(metavar="MODEL [MODEL ...]", help_behavior_hint="(required)")
+    ] = one_or_more()
+    """Runs, checkpoints, exported folders, or transformers models."""
+    data: Path | None = None
+    """Shards whose rows are corrupted; by default those of the run. They must have the vocabulary of the models."""
+    rows: int = 256
+    """Rows to corrupt."""
+    pairs: Path | None = None
+    """Minimal pairs in the layout of BLiMP: a .jsonl file with sentence_good and sentence_bad, or a folder of them."""
+    pairs_limit: int | None = None
+    """Pairs per file, evenly spaced; by default all, and 100 for masked LMs, which take a pass for each token."""
+    train: Path | None = None
+    """TSV, CSV or JSONL file with texts and labels, to fit probes on frozen states; goes with --dev."""
+    dev: Path | None = None
+    """Like --train; the probes are scored on it."""
+    text: tuple[str, ...] | None = None
+    """One or two columns with the sentences; by default recognised by their names."""
+    label: str | None = None
+    """The column of the label; by default recognised by its name."""
+    out: Path | None = None
+    """JSON file to write; by default measure.json in the folder of each run. What it holds of other steps and data stays."""
+
+    def check(self) -> None:
+        if not self.models:
+            raise UserError("no model is named; name runs, exported folders, or transformers models")
+        check_positive(self.values("rows", "pairs_limit"))
+        if (self.train is None) != (self.dev is None):
+            missing = "--dev" if self.dev is None else "--train"
+            raise UserError(
+                f"--train and --dev go together: {missing} is missing; probes are fitted on one and scored on the other"
+            )
+        if self.train is None and (self.text or self.label):
+            raise UserError("--text and --label name columns of --train and --dev: add these, or leave them out")
+        if self.out is not None and self.out.is_dir():
+            raise UserError(f"--out {self.out} is a folder; name a file, such as {self.out / 'measure.json'}")
 
 
 @dataclass(frozen=True, kw_only=True)

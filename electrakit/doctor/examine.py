@@ -300,7 +300,7 @@ def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
         Measure.TOKENS_PER_DOCUMENT: counts.tokens / max(1, counts.documents),
         Measure.PADDING: counts.padding / (counts.rows * manifest.length),
         Measure.ROWS_MOSTLY_PADDING: counts.rows_mostly_padding / counts.rows,
-        Measure.DUPLICATE_ROWS: share_of_copies(shards, manifest, split),
+        Measure.DUPLICATE_ROWS: share_of_copies(batches),
         Measure.TOKENS_LOST: counts.tokens_lost / max(1, counts.tokens + counts.tokens_lost),
         **row_measures(rows, tokenizer),
         **token_measures(tokens, tokenizer, len(rows) / batches.num_rows),

@@ -6,7 +6,6 @@ import re
 import unicodedata
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,6 @@ import xxhash
 
 from electrakit.data.batches import Batches
 from electrakit.data.encode import Encoder
-from electrakit.data.manifest import DTYPES, Manifest
 from electrakit.data.read.formats import Document
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 from electrakit.doctor.findings import Measure, Measures
@@ -224,16 +222,14 @@ def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> Measures:
     }
 
 
-def share_of_copies(folder: Path, manifest: Manifest, split: str) -> float:
+def share_of_copies(batches: Batches) -> float:
     """The share of a split's rows that are copies of others. The same document always gives the same rows.
 
     Where there are too many rows to remember, they are chosen by their hash, so that copies are chosen together.
     """
-    highest = np.uint64((2**64 - 1) * min(1, MAX_HASHES / max(1, manifest.splits[split].rows)))
+    highest = np.uint64((2**64 - 1) * min(1, MAX_HASHES / batches.num_rows))
     chosen = []
-    for file in manifest.splits[split].files:
-        shape = (file.rows, manifest.length)
-        rows = np.memmap(folder / file.name, DTYPES[manifest.dtype], "r", shape=shape).view(np.ndarray)
+    for rows in batches.chunks(2**14):
         hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, rows), np.uint64, len(rows))
         chosen.append(hashes[hashes <= highest])
     hashes = np.concatenate(chosen)

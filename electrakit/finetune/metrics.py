@@ -39,10 +39,10 @@ def pearson(labels: Numbers, predictions: Numbers) -> float:
 
 def spearman(labels: Numbers, predictions: Numbers) -> float:
     """nan where all predictions are the same."""
-    return pearson(_ranks(labels), _ranks(predictions)) if np.isfinite(predictions).all() else math.nan
+    return pearson(ranks(labels), ranks(predictions)) if np.isfinite(predictions).all() else math.nan
 
 
-def _ranks(values: Numbers) -> np.ndarray:
+def ranks(values: Numbers) -> np.ndarray:
     """Ranks from 1; equal values share the mean of theirs."""
     _, inverse, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

@@ -230,6 +230,10 @@ class Electra(WithGenerator):
         losses = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="none")
         return ratio(losses * is_scored, is_scored), detection_metrics(logits, is_replaced, is_scored)
 
+    def replaced_logits(self, ids: Tensor) -> Tensor:
+        """How much each token of rows (B, T), corrupted by whatever, looks replaced: (B, T)."""
+        return self.discriminator(ids).float()
+
 
 def check_vocabularies(generator: nn.Module, discriminator: nn.Module) -> None:
     """The discriminator must know every token that the generator can sample."""

@@ -138,6 +138,11 @@ class AllTokensMLM(WithGenerator):
         losses = -mix(gates, ~is_replaced, predicted).masked_fill(~attended, 0)
         return ratio(losses, attended), detection_metrics(-gates, is_replaced, attended)
 
+    def replaced_logits(self, ids: Tensor) -> Tensor:
+        """As of `Electra`."""
+        assert isinstance(self.discriminator, Generator | GeneratorAdapter)
+        return -self.gate(self.discriminator.hidden(ids)).squeeze(-1).float()
+
     def log_probabilities(self, head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
         """The softmax's log probability of each target (B, T), a block of tokens at a time: (B, T)."""
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Output(NamedTuple):
@@ -74,6 +74,12 @@ def detection_metrics(logits: Tensor, labels: Tensor, is_scored: Tensor) -> dict
         "disc_logits": logits.detach(),
         "is_scored": is_scored,
     }
+
+
+def finds_replaced(objective: nn.Module) -> bool:
+    """Whether its discriminator can be asked about any rows, by `replaced_logits` (see `Electra`)."""
+    # Asked of the class: a wrapper that hands attributes on may compute something else.
+    return hasattr(type(objective), "replaced_logits")
 
 
 class EvaluationSums:
@@ -152,6 +158,13 @@ def sortable(values: Tensor, num_bits: int) -> Tensor:
     """float32 as integers in the same order, 0 .. 2**num_bits - 1: the leading bits, inverted for negative numbers."""
     bits = (values.float() + 0.0).view(torch.int32).long()  # + 0.0: -0.0 becomes 0.0
     return torch.where(bits < 0, ~bits & 0x7FFFFFFF, bits + 0x80000000) >> (32 - num_bits)
+
+
+def exact_auc(scores: Tensor, labels: Tensor) -> float:
+    """The ROC AUC of scores (N,) for bool labels (N,), both of which occur."""
+    values, places = scores.unique(return_inverse=True)
+    histogram = torch.zeros(2 * len(values)).index_add_(0, places + labels * len(values), torch.ones(len(scores)))
+    return area_under_curve(histogram.view(2, -1))
 
 
 def area_under_curve(histogram: Tensor) -> float:

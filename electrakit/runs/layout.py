@@ -1,6 +1,6 @@
 """The names of all files and folders of a run, and where its checkpoints are.
 
-runs/mine/                              config.json, environment.json, status.json, metrics.jsonl, tensorboard/, glue/
+runs/mine/                              config.json, environment.json, status.json, metrics.jsonl, measure.json, tensorboard/, glue/
 runs/mine/checkpoints/step_0005000/     model.safetensors, optimizer.safetensors, state.json, discriminator/, generator/, manifest.json
 """
 
@@ -13,6 +13,7 @@ METRICS_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb_id"
 GLUE_RESULTS = "glue/results.json"
+MEASURE_FILE = "measure.json"
 CHECKPOINTS = "checkpoints"
 
 # In a checkpoint, beside the networks in the format of transformers. The manifest is written last: without it a checkpoint is incomplete.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from electrakit.common.errors import UserError
 from electrakit.model.classic import ClassicLayer
 from electrakit.model.modern import ModernLayer
+from electrakit.objective.output import finds_replaced
 
 # After this long without an answer, a rank that computes gives up.
 COMPUTE_TIMEOUT = timedelta(minutes=30)
@@ -120,13 +121,15 @@ def shard(objective: nn.Module, group: ProcessGroup) -> nn.Module:
             "fsdp divides the weights between processes, and there is one; start with torchrun, or leave --fsdp out"
         )
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(group.device.type, (group.world_size,))
     for module in list(objective.modules()):
         if isinstance(module, ClassicLayer | ModernLayer):
             fully_shard(module, mesh=mesh)
     fully_shard(objective, mesh=mesh)
+    if finds_replaced(objective):
+        register_fsdp_forward_method(objective, "replaced_logits")
     return objective
 
 

@@ -215,9 +215,13 @@ def share_of_loss(
 
 def validate(state: TrainState) -> bool:
     """Measure the objective on the valid split. Returns whether its loss is the lowest so far."""
-    progress = state.progress
+    progress, corruptions = state.progress, state.corruptions
+    with state.outside_of_training("prepare corruptions"):
+        corruptions.prepare(state.objective)
     with state.outside_of_training("validate"):
         metrics = state.validation(state.objective, partial(forward, state))
+        with state.precision:
+            metrics |= corruptions(state.objective)
     progress.last_validated = progress.step
     if not metrics:
         if progress.step == 0:

@@ -26,7 +26,7 @@ from electrakit.train.log import Log
 from electrakit.train.metrics import MetricSums
 from electrakit.train.optim import RunOptimizer
 from electrakit.train.prefetch import Prefetch
-from electrakit.train.validation import Validation
+from electrakit.train.validation import FixedCorruptions, Validation
 
 DISK_SPEED = 100e6  # bytes per second: an estimate until the first checkpoint is written
 
@@ -75,7 +75,7 @@ class TrainState:
         place: dict[str, Any] = {"rank": group.rank, "world_size": group.world_size, "micro_batch": config.micro_batch}
         batches = Batches(shards, config.batch_size, seed=config.seed, verify=group.is_main, **place)
         self.prefetch = Prefetch(batches, config.seed, group)
-        self.validation = Validation(config, group)
+        self.validation, self.corruptions = Validation(config, group), FixedCorruptions(config, group)
         has_peak = config.precision == "bf16" and not is_custom
         self.peak_flops = hardware_choices.find_peak_flops(group) if has_peak else None
         self.flops_per_token = useful_flops(config) / config.length

@@ -99,6 +99,10 @@ class Adapter(nn.Module):
             )
         return logits
 
+    def hidden(self, ids: Tensor) -> Tensor:
+        """The last hidden states of a transformers model's body: (B, T, H)."""
+        return self.model.base_model(ids, **self.inputs_for(ids))[0]  # type: ignore[operator]
+
 
 class GeneratorAdapter(Adapter):
     """A masked language model that gives logits at some positions only."""
@@ -119,10 +123,6 @@ class GeneratorAdapter(Adapter):
                 )
             return gather(logits, positions)
         return self.word_logits(gather(self.hidden(ids), positions))  # the output layer runs at K positions, not T
-
-    def hidden(self, ids: Tensor) -> Tensor:
-        """The body's last hidden states, where the head is known: (B, T, H)."""
-        return self.model.base_model(ids, **self.inputs_for(ids))[0]  # type: ignore[operator]
 
     def word_logits(self, hidden: Tensor) -> Tensor:
         """The head, where it is known: (..., H) -> (..., V)."""
