@@ -21,7 +21,7 @@ from electrakit.config.base import (
 )
 from electrakit.config.corpus import Engine
 
-ClassifierHead = Literal["official", "transformers"]
+ClassifierHead = Literal["official", "mean", "transformers"]
 Precision = Literal["fp32", "bf16", "float32", "bfloat16"]
 """The last two are older names: settings hold the first two."""
 PRECISION_ALIASES = {"float32": "fp32", "bfloat16": "bf16"}
@@ -56,7 +56,7 @@ class FinetuneSettings(Settings):
     adam: Literal["corrected", "official"] = "corrected"
     """`official`: without bias correction, and warm-up and decay of the rate multiply."""
     head: ClassifierHead = "official"
-    """`official`: dropout and a linear layer on [CLS]; `transformers`: what transformers has for the family."""
+    """`official`: dropout and a linear layer on [CLS]; `mean`: the same on the mean of all states; `transformers`: the family's own."""
     precision: Precision = with_aliases("fp32", **PRECISION_ALIASES)
 
     def check(self) -> None:
@@ -72,11 +72,11 @@ class FinetuneSettings(Settings):
 
 
 def paper(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
-    """Clark et al. 2020, appendix B; RTE that begins with MNLI's model learns slowly."""
+    """Clark et al. 2020, appendix B, with the authors' Adam; RTE that begins with MNLI's model learns slowly."""
     lr = {"small": 3e-4, "base": 1e-4, "large": 5e-5}[size]
     if task == "rte" and start_from is not None:
         lr = 2e-5
-    return FinetuneSettings(lr=lr, epochs=epochs, layer_decay=0.9 if size == "large" else 0.8)
+    return FinetuneSettings(lr=lr, epochs=epochs, layer_decay=0.9 if size == "large" else 0.8, adam="official")
 
 
 def official(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
@@ -87,22 +87,34 @@ def official(size: Size, task: str, epochs: float, start_from: str | None) -> Fi
         top_layer_power=2,
         weight_decay=0.01,
         loss="sum",
-        adam="official",
     )
 
 
 def lmtuners(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
-    """lmtuners' ELECTRA-Small-OWT: the paper's settings, and RTE at 2e-5 wherever it begins."""
-    settings = paper(size, task, epochs, start_from)
+    """lmtuners' ELECTRA-Small-OWT: the paper's settings with bias correction, and RTE at 2e-5 wherever it begins."""
+    settings = replace(paper(size, task, epochs, start_from), adam="corrected")
     return replace(settings, lr=2e-5) if task == "rte" else settings
+
+
+def small_budget(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
+    """For small encoders that were pretrained for minutes or hours: all layers learn, and fast (docs/log.md has the figures)."""
+    return FinetuneSettings(lr=1e-3, epochs=epochs, layer_decay=1.0)
 
 
 FINETUNE_PRESETS: dict[str, Callable[[Size, str, float, str | None], FinetuneSettings]] = {
     "paper": paper,
+    "small_budget": small_budget,
     "official": official,
     "lmtuners": lmtuners,
     "seed": lmtuners,  # another name for it
 }
+AUTO = "auto"
+SMALLEST_PUBLISHED = 256  # hidden size of ELECTRA-small
+
+
+def preset_for(hidden_size: int) -> str:
+    """What `auto` means: an encoder smaller than all of the paper's is not of the paper."""
+    return "small_budget" if hidden_size < SMALLEST_PUBLISHED else "paper"
 
 
 def size_of(hidden_size: int) -> Size:
@@ -118,8 +130,8 @@ class TuningConfig(VerbSettings):
     """A folder of any transformers encoder (weights as safetensors), or its name on the hub."""
     out: Path | None = may_change(None)
     """Folder to write. Finished runs in it are not run again."""
-    preset: str = "paper"
-    """`paper`, `official`, `lmtuners`, a JSON file of settings such as `electra search` writes, or a folder of searches."""
+    preset: str = AUTO
+    """`paper`, `small_budget`, `official`, `lmtuners`, or a file or folder that `electra search` wrote. `auto`: by the model's size."""
     workers: int | None = may_change(None)
     """Runs at the same time; by default one per GPU, or core. The result does not depend on it."""
     engine: Engine = may_change("local")
@@ -143,7 +155,7 @@ class TuningConfig(VerbSettings):
     weight_decay: float | None = None
     """Decoupled weight decay, of matrices only."""
     head: ClassifierHead | None = None
-    """`official`: dropout and a linear layer on [CLS]; `transformers`: what transformers has for the family."""
+    """`official`: dropout and a linear layer on [CLS]; `mean`: the same on the mean of all states; `transformers`: the family's own."""
     precision: Annotated[Precision | None, arg(metavar="{fp32,bf16}")] = with_aliases(None, **PRECISION_ALIASES)
     """bf16 is faster where the hardware supports it; fp32 by default."""
     keep: Keep = may_change("best")
@@ -151,10 +163,9 @@ class TuningConfig(VerbSettings):
 
     def check(self) -> None:
         check_at_least(1, self.values("workers", "threads"))
-        if self.preset not in FINETUNE_PRESETS and not preset_files(self.preset):
-            raise UserError(
-                f"unknown preset {self.preset!r}; there are {', '.join(FINETUNE_PRESETS)}, or name a JSON or YAML file"
-            )
+        if self.preset not in (AUTO, *FINETUNE_PRESETS) and not preset_files(self.preset):
+            known = ", ".join((AUTO, *FINETUNE_PRESETS))
+            raise UserError(f"unknown preset {self.preset!r}; there are {known}, or name a JSON or YAML file")
         FinetuneSettings(**self.changes())
 
     def changes(self) -> dict[str, Any]:
@@ -177,7 +188,7 @@ class TuningConfig(VerbSettings):
 def preset_files(preset: str) -> list[Path]:
     """A file of settings; or a folder with one, or with those of several searches, one for each task."""
     path = Path(preset)
-    if preset in FINETUNE_PRESETS:
+    if preset in (AUTO, *FINETUNE_PRESETS):
         return []
     if path.is_dir():
         return [path / BEST] if (path / BEST).is_file() else sorted(path.glob(f"*/{BEST}"))

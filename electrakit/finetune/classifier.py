@@ -62,18 +62,18 @@ class ModelWithHead(nn.Module):
 
 
 class Classifier(ModelWithHead):
-    """A transformers model with one of two heads.
+    """A transformers model with one of three heads.
 
     `official`: dropout and a linear layer on the state of [CLS], as in google-research/electra, the weights Glorot-uniform.
+    `mean`: the same on the mean of all states but those of padding.
     `transformers`: the head that transformers has for this family.
     """
-
-    uses_first_state_only = True
 
     def __init__(self, model: Any, head: ClassifierHead, dropout: float = 0.1) -> None:
         super().__init__(model)
         self.head = head
-        if head == "official":
+        self.uses_first_state_only = head != "mean"
+        if head != "transformers":
             self.dropout = nn.Dropout(dropout)
             self.output = glorot_linear(model.config.hidden_size, model.config.num_labels)
 
@@ -81,17 +81,26 @@ class Classifier(ModelWithHead):
         """Outputs of the tokenizer (B, T) -> logits (B, labels)."""
         if self.head == "transformers":
             return self.model(**self.known(inputs)).logits
-        states = self.model.base_model(**self.known(inputs)).last_hidden_state  # (B, T, H)
-        return self.output(self.dropout(states[:, 0]))
+        states = self.model.base_model(**self.known(inputs)).last_hidden_state
+        return self.output(self.dropout(pool(states, inputs.get("attention_mask"), self.head)))
 
     def write_head(self, scale: float) -> None:
-        if self.head == "official":
+        if self.head != "transformers":
             is_written = write_head(self.model, self.output.weight, self.output.bias, scale)
             assert is_written  # `can_hold` has tried it
         elif scale != 1.0:
             last = [layer for layer in self.model.modules() if isinstance(layer, nn.Linear)][-1]
             last.weight.mul_(scale)
             last.bias.mul_(scale)
+
+
+def pool(states: Tensor, attended: Tensor | None, head: ClassifierHead) -> Tensor:
+    """States (B, T, H) -> what the head reads (B, H). Without `attended` (B, T) there is no padding."""
+    if head == "official":
+        return states[:, 0]
+    if attended is None:
+        return states.mean(1)
+    return (states * attended[..., None]).sum(1) / attended.sum(1, keepdim=True)
 
 
 def glorot_linear(num_inputs: int, num_outputs: int) -> nn.Linear:
@@ -115,8 +124,13 @@ def load_classifier(
         "classifier",
         task.labels or (task.label,),
         problem_type="single_label_classification" if task.labels else "regression",
-        **(settings_for(config.model_type) if head == "official" else {}),
+        **(settings_for(config.model_type, head) if head != "transformers" else {}),
     )
+    if head == "mean" and not can_hold(model, head):
+        raise UserError(
+            f"--head mean: transformers' {config.model_type} classifier of {model.config.num_labels} labels cannot hold it, only "
+            "ModernBERT's can (our modern bodies, few labels); use --head official"
+        )
     if head == "official" and not can_hold(model):
         note = f"transformers' {config.model_type} classifier cannot hold the official head: its own is used"
         return load_classifier(place, task, "transformers", dropout)[0], [note]
@@ -181,8 +195,8 @@ def reset_head(model: Any) -> None:
 
 
 @torch.no_grad()
-def can_hold(model: Any) -> bool:
-    """Whether the classifier of transformers can be filled with a linear layer: tried on a row of ids."""
+def can_hold(model: Any, head: ClassifierHead = "official") -> bool:
+    """Whether the classifier of transformers can be filled with this head: tried on a row of ids."""
     if model.config.model_type not in CLASSIFIER_LAYERS:
         return False
     num_labels = model.config.num_labels
@@ -191,7 +205,7 @@ def can_hold(model: Any) -> bool:
     before = {name: value.clone() for name, value in model.state_dict().items() if "encoder" not in name}
     is_good = write_head(model, weight, torch.zeros(num_labels))
     if is_good:
-        wanted = model.base_model(input_ids=ids).last_hidden_state[:, 0] @ weight.T
+        wanted = pool(model.base_model(input_ids=ids).last_hidden_state, None, head) @ weight.T
         difference = (model(input_ids=ids).logits - wanted).abs().max()
         is_good = bool(difference <= MAX_DIFFERENCE * wanted.abs().max().clamp(min=1.0))
     model.load_state_dict(before, strict=False)

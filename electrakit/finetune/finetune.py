@@ -13,8 +13,8 @@ from electrakit.common.hardware import num_cores
 from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import ClassifierHead, FinetuneConfig, Keep, LabelKind, Precision
-from electrakit.finetune.job import FinetuneJob, TaskData, load_rows, make_jobs
+from electrakit.config.finetune import AUTO, ClassifierHead, FinetuneConfig, Keep, LabelKind, Precision
+from electrakit.finetune.job import FinetuneJob, TaskData, load_rows, make_jobs, with_preset
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.results import (
     RESULTS_FILE,
@@ -37,7 +37,7 @@ def finetune(
     model: str | Path,
     *,
     out: str | Path | None = None,
-    preset: str = "paper",
+    preset: str = AUTO,
     workers: int | None = None,
     engine: Engine = "local",
     threads: int | None = None,
@@ -68,7 +68,7 @@ def finetune(
     `out/test.tsv`, SQuAD's are `out/predictions.json`; `out/results.html` is a page with scores and curves. Returns what is in
     `out/results.json`.
     """
-    config = FinetuneConfig(**locals())
+    config = with_preset(FinetuneConfig(**locals()))
     assert config.model is not None and config.out is not None
     require_no_other_results("finetune", config.out)
     task_data = find_data(config)

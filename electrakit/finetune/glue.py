@@ -12,9 +12,9 @@ from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.json_files import write_json
 from electrakit.common.safe_load import weights_fingerprint
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import ClassifierHead, GlueConfig, Keep, Precision, Start
+from electrakit.config.finetune import AUTO, ClassifierHead, GlueConfig, Keep, Precision, Start
 from electrakit.finetune.download import download as download_glue
-from electrakit.finetune.job import FinetuneJob, TaskData, make_jobs
+from electrakit.finetune.job import FinetuneJob, TaskData, make_jobs, with_preset
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.read_glue import has_split, rows_warning
 from electrakit.finetune.results import (
@@ -38,7 +38,7 @@ def glue(
     model: str | Path | None = None,
     *,
     out: str | Path | None = None,
-    preset: str = "paper",
+    preset: str = AUTO,
     workers: int | None = None,
     engine: Engine = "local",
     threads: int | None = None,
@@ -68,7 +68,7 @@ def glue(
     results.json, results.md, scores.png, losses.png and submission.zip; returns what is in results.json. With `download="glue"` nothing
     is trained: the data is fetched into that folder.
     """
-    config = GlueConfig(**locals())
+    config = with_preset(GlueConfig(**locals()))
     if config.download is not None:
         return GlueResults(downloaded=download_glue(config.download, config.tasks))
     assert config.model is not None and config.data is not None and config.out is not None

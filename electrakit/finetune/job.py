@@ -2,23 +2,25 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from safetensors import safe_open
 
 from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_files, hash_text
+from electrakit.common.progress import console
 from electrakit.common.safe_load import explain_load_errors
 from electrakit.config.finetune import (
+    AUTO,
     FinetuneConfig,
     FinetuneSettings,
     GlueConfig,
-    Size,
     TuningConfig,
     preset_files,
+    preset_for,
     read_preset,
     size_of,
 )
@@ -35,6 +37,7 @@ from electrakit.finetune.user_tables import examples_of, read_user_table
 
 # What an identity holds a hash of, for messages.
 HASHED = {"model": "another model", "data": "other data", "start_from": "another model to start from"}
+Tuning = TypeVar("Tuning", bound=TuningConfig)
 TOKENIZER_PATTERNS = ("*token*.json", "vocab.*", "merges.txt", "*.model")
 TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
 TOKEN_ENCODERS: dict[str, Callable[[Any, Any, int, bool], EncodedRows]] = {"spans": encode_squad, "tags": encode_tags}
@@ -191,7 +194,7 @@ def make_jobs(
     """One for each seed, with the settings of the preset. `num_threads`: if the user does not set it."""
     assert config.model is not None
     check_preset(config)
-    task, size, length = data.task, model_size(config.model), length_for(config.model, data.task)
+    task, size, length = data.task, size_of(hidden_size(config.model)), length_for(config.model, data.task)
     start_name = None if start is None else start.describe()
     settings = config.settings(size, data.known_name or "", task.epochs, start_name, length)
     threads = config.threads or num_threads
@@ -242,10 +245,22 @@ def _load_rows(data: TaskData, name: str, model: str, length: int, *state: str) 
     return encode(examples, tokenizer, length, is_training and data.task.both_orders), examples.warnings
 
 
-def model_size(model: str) -> Size:
+def hidden_size(model: str) -> int:
     config = load_config(model)
     with explain_load_errors(model):  # not every model has a hidden size
-        return size_of(config.hidden_size)
+        return int(config.hidden_size)
+
+
+def with_preset(config: Tuning) -> Tuning:
+    """With the preset that `auto` means for the model. One that is not the paper's is announced."""
+    if config.preset != AUTO or config.model is None:
+        return config
+    size = hidden_size(config.model)
+    preset = preset_for(size)
+    if preset != "paper":
+        line = f"preset {preset}: hidden size {size} is smaller than ELECTRA-small's; --preset paper uses the paper's rates"
+        console.print(line, markup=False, soft_wrap=True)
+    return replace(config, preset=preset)
 
 
 def check_preset(config: TuningConfig) -> None:

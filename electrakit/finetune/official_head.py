@@ -1,4 +1,4 @@
-"""Fills the classifier of transformers so that its logits are those of the official head, a linear layer on [CLS].
+"""Fills the classifier of transformers so that its logits are those of a linear layer on the state that it reads, [CLS] or the mean.
 
 The classifiers of transformers have two layers: one of H units with an activation, then theirs. Both can be filled so that together
 they compute any linear layer:
@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from electrakit.config.finetune import ClassifierHead
 
 TANH_SCALE = 2.0**8
 NORM_CONSTANT = 2.0**12
@@ -47,16 +49,17 @@ CLASSIFIER_LAYERS: dict[str, ClassifierLayers] = {
 }
 
 
-def settings_for(model_type: str) -> dict[str, str | bool]:
+def settings_for(model_type: str, head: ClassifierHead = "official") -> dict[str, str | bool]:
     """Settings of the config with which a classifier can be filled."""
     if model_type == "modernbert":
-        return {"classifier_activation": "linear", "classifier_bias": True, "classifier_pooling": "cls"}
+        pooling = "mean" if head == "mean" else "cls"
+        return {"classifier_activation": "linear", "classifier_bias": True, "classifier_pooling": pooling}
     return {}
 
 
 @torch.no_grad()
 def write_head(model: Any, weight: Tensor, bias: Tensor, scale: float = 1.0) -> bool:
-    """Fill the model's classifier so that its logits are `(weight @ [CLS] + bias) * scale`; False if that is not possible."""
+    """Fill the model's classifier so that its logits are `(weight @ pooled state + bias) * scale`; False if that is not possible."""
     layers = CLASSIFIER_LAYERS[model.config.model_type]
     dense, out = model.get_submodule(layers.dense), model.get_submodule(layers.out)
     (num_units, num_inputs), num_labels = dense.weight.shape, len(weight)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from electrakit.common.official_adam import BETAS, EPS, official_lr
+from electrakit.common.official_adam import BETAS, EPS, allocate_state, official_lr
 from electrakit.config.finetune import FinetuneSettings
 
 
@@ -29,13 +29,15 @@ def layerwise_groups(classifier: nn.Module, settings: FinetuneSettings) -> list[
         decay = settings.weight_decay if parameter.ndim > 1 else 0.0
         groups.setdefault((settings.layer_decay**power, decay), []).append(parameter)
     return [
-        {"params": parameters, "lr_factor": factor, "decay": decay, "weight_decay": decay}
+        {"params": parameters, "lr_factor": factor, "weight_decay": decay}
         for (factor, decay), parameters in groups.items()
     ]
 
 
 def build_optimizer(classifier: nn.Module, settings: FinetuneSettings) -> torch.optim.AdamW:
-    return torch.optim.AdamW(layerwise_groups(classifier, settings), lr=0.0, betas=BETAS, eps=EPS, fused=True)
+    adam = torch.optim.AdamW(layerwise_groups(classifier, settings), lr=0.0, betas=BETAS, eps=EPS, fused=True)
+    allocate_state(adam, corrects_bias=settings.adam == "corrected")
+    return adam
 
 
 def finetune_lr(settings: FinetuneSettings, step: int, num_steps: int) -> float:
@@ -49,16 +51,7 @@ def finetune_lr(settings: FinetuneSettings, step: int, num_steps: int) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, settings: FinetuneSettings, step: int, num_steps: int) -> None:
-    """Prepare the optimizer for a step.
-
-    The official Adam corrects no bias. AdamW does the same if its settings undo the corrections of the step. Pretraining has it from
-    a step count so high that the corrections are 1 (train/optim.py), which rounds differently in the last bit.
-    """
-    lr, undo, root = finetune_lr(settings, step, num_steps), 1.0, 1.0
-    if settings.adam == "official":
-        root = (1 - BETAS[1] ** (step + 1)) ** 0.5
-        undo = (1 - BETAS[0] ** (step + 1)) / root
+    """Give each group its rate of a step."""
+    lr = finetune_lr(settings, step, num_steps)
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["lr_factor"] * undo
-        group["eps"] = EPS / root
-        group["weight_decay"] = group["decay"] / undo
+        group["lr"] = lr * group["lr_factor"]

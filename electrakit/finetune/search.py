@@ -14,9 +14,18 @@ from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.common.words import DASH, format_percent
 from electrakit.config.corpus import Engine
-from electrakit.config.finetune import BEST, ClassifierHead, FinetuneSettings, Keep, LabelKind, Precision, SearchConfig
+from electrakit.config.finetune import (
+    AUTO,
+    BEST,
+    ClassifierHead,
+    FinetuneSettings,
+    Keep,
+    LabelKind,
+    Precision,
+    SearchConfig,
+)
 from electrakit.finetune.finetune import describe_task, find_data
-from electrakit.finetune.job import FinetuneJob, difference, make_jobs
+from electrakit.finetune.job import FinetuneJob, difference, make_jobs, with_preset
 from electrakit.finetune.results import RESULTS_FILE, JobResult, TaskResults, require_no_other_results, summarise
 from electrakit.finetune.run_jobs import JobPool
 from electrakit.finetune.table import Column, ScoreRow, ScoreTable
@@ -70,7 +79,7 @@ def search(
     model: str | Path,
     *,
     out: str | Path | None = None,
-    preset: str = "paper",
+    preset: str = AUTO,
     workers: int | None = None,
     engine: Engine = "local",
     threads: int | None = None,
@@ -108,7 +117,7 @@ def search(
     SearchConfig explains each setting. The same call continues a search that was stopped. Writes best.json, a preset for `glue`
     and `finetune`, results.json, results.md and search.db; returns what is in results.json.
     """
-    config = SearchConfig(**locals())
+    config = with_preset(SearchConfig(**locals()))
     require_optuna()
     assert config.model is not None and config.out is not None
     require_no_other_results("search", config.out)

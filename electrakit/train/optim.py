@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
+from electrakit.common.official_adam import allocate_state
 from electrakit.config.pretrain import OptimConfig
 from electrakit.model.classic import ClassicLayer
 from electrakit.model.modern import ModernLayer
 from electrakit.train.distributed import copy_into
 
-# The official Adam corrects no bias. At this step count 1 - beta ** steps is 1, and float32 cannot count further.
-NO_CORRECTION = 2.0**24
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: five steps bring singular values near 1
 MUON_MOMENTUM = 0.95
 
@@ -77,13 +76,7 @@ def make_parts(module: nn.Module, config: OptimConfig) -> list[torch.optim.Optim
         adam = Lamb(rest, config)
     else:
         adam = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-    first_step = NO_CORRECTION if config.name == "official_adam" else 0.0
-    for parameter in parameters_of(adam):
-        adam.state[parameter] = {
-            "step": torch.tensor(first_step, device=parameter.device),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
+    allocate_state(adam, corrects_bias=config.name != "official_adam")
     return [Muon(matrices, config), adam] if matrices else [adam]
 
 

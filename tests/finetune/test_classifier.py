@@ -84,8 +84,10 @@ def saved(folder, family, head, task):
     return wanted
 
 
-@pytest.mark.parametrize("family", ["electra", "bert"])
-@pytest.mark.parametrize("head", ["official", "transformers"])
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [(family, head) for family in ("electra", "bert") for head in ("official", "transformers")] + [("modernbert", "mean")],
+)
 @pytest.mark.parametrize("task", ["mnli", "stsb"])
 def test_a_saved_classifier_says_the_same(tmp_path, family, head, task):
     wanted = saved(tmp_path, family, head, task)
@@ -95,6 +97,26 @@ def test_a_saved_classifier_says_the_same(tmp_path, family, head, task):
     labels = model.config.id2label
     assert list(labels.values()) == (list(TASKS[task].labels) if task == "mnli" else ["score"])
     assert model.config.problem_type == ("single_label_classification" if task == "mnli" else "regression")
+
+
+def test_the_mean_is_over_real_tokens(tmp_path):
+    """Against a loop over rows without padding."""
+    place = str(write_model(tmp_path / "encoder", "modernbert"))
+    classifier, _ = load_classifier(place, TASKS["mnli"], "mean")
+    tokenizer = load_transformers_tokenizer(place)
+    classifier.eval()
+    with torch.no_grad():
+        together = classifier(**tokenizer(*SENTENCES, padding=True, return_tensors="pt"))
+        for row, (first, second) in enumerate(zip(*SENTENCES, strict=True)):
+            states = classifier.model.base_model(**tokenizer(first, second, return_tensors="pt")).last_hidden_state[0]
+            torch.testing.assert_close(together[row], classifier.output(torch.stack(list(states)).mean(0)))
+
+
+def test_a_family_that_cannot_hold_the_mean_is_refused_with_the_way_out(tmp_path):
+    for family in ("electra", "bert"):
+        place = str(write_model(tmp_path / family, family))
+        with pytest.raises(UserError, match=f"--head mean: transformers' {family} classifier .* use --head official"):
+            load_classifier(place, TASKS["mnli"], "mean")
 
 
 def test_a_classifier_that_cannot_be_written_leaves_the_one_before_it(tmp_path):

@@ -11,6 +11,7 @@ import transformers
 import electrakit as ek
 from electrakit.common.errors import UserError
 from electrakit.config.finetune import FinetuneConfig, GlueConfig, PredictConfig, SearchConfig
+from electrakit.finetune.job import with_preset
 from tests.helpers.command_line import electra
 from tests.helpers.tiny_glue import WORDS, write_glue, write_model, write_tokenizer
 from tests.helpers.tiny_models import tiny_discriminator
@@ -32,6 +33,18 @@ def folder(tmp_path_factory):
     ]
     (folder / "scores.jsonl").write_text("\n".join(scores))
     return folder
+
+
+def test_a_small_encoder_gets_the_small_preset_and_is_told(folder, tmp_path, capsys):
+    files = {"train": folder / "train.tsv", "dev": folder / "train.tsv"}
+    config = FinetuneConfig(model=str(folder / "model"), **files)
+    assert with_preset(config).preset == "small_budget"
+    assert "preset small_budget: hidden size 32" in capsys.readouterr().err
+    paper = FinetuneConfig(model=str(folder / "model"), preset="paper", **files)
+    assert with_preset(paper) is paper
+    write_model(tmp_path / "large", hidden_size=256)
+    assert with_preset(FinetuneConfig(model=str(tmp_path / "large"), **files)).preset == "paper"
+    assert "preset" not in capsys.readouterr().err
 
 
 def test_classes_are_learned_kept_by_name_and_predicted(folder, tmp_path, capsys):

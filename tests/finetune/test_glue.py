@@ -177,7 +177,7 @@ def test_settings_that_make_no_sense_are_one_line(folder, tmp_path):
     for name, value, said in [
         ("seeds", 0, "--seeds must be 1 or more"),
         ("ensemble", 6, "--ensemble must be from 1 to the number of --seeds, 5; got 6"),
-        ("preset", "papper", "unknown preset 'papper'; there are paper, official, lmtuners"),
+        ("preset", "papper", "unknown preset 'papper'; there are auto, paper, small_budget, official, lmtuners"),
         ("lr", -1.0, "lr must be above 0"),
         ("weight_decay", -1.0, "weight_decay must be 0 or more"),
         ("workers", 0, "--workers must be 1 or more"),

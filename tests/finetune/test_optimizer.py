@@ -6,10 +6,21 @@ import transformers
 from torch import nn
 
 from electrakit.common.errors import UserError
-from electrakit.config.finetune import FINETUNE_PRESETS, FinetuneSettings, lmtuners, official, paper, size_of
+from electrakit.config.finetune import (
+    FINETUNE_PRESETS,
+    FinetuneSettings,
+    lmtuners,
+    official,
+    paper,
+    preset_for,
+    size_of,
+    small_budget,
+)
+from electrakit.config.pretrain import OptimConfig
 from electrakit.finetune.classifier import Classifier, load_classifier
 from electrakit.finetune.optimizer import build_optimizer, depth_of, finetune_lr, layerwise_groups, set_lr
 from electrakit.finetune.tasks import TASKS
+from electrakit.train.optim import RunOptimizer
 from tests.helpers.tiny_glue import write_model
 from tests.helpers.tiny_models import FAMILIES, tiny_config
 
@@ -51,7 +62,7 @@ def test_every_parameter_is_trained_once_and_every_family_has_depths(family):
     depths = {depth_of(name) for name, _ in classifier.named_parameters()}
     assert depths >= ({0, 1, None} if family == "albert" else {0, 1, 2, None})
     for group in groups:
-        assert all((parameter.ndim > 1) == (group["decay"] > 0) for parameter in group["params"])
+        assert all((parameter.ndim > 1) == (group["weight_decay"] > 0) for parameter in group["params"])
 
 
 def test_the_rate_rises_for_a_tenth_and_falls_to_nothing():
@@ -85,17 +96,45 @@ def test_official_adam_corrects_no_bias():
     torch.testing.assert_close(layer.weight.detach(), weight)
 
 
+def test_pretraining_has_the_same_official_adam():
+    """Bit for bit."""
+    torch.manual_seed(0)
+    settings = FinetuneSettings(lr=0.01, weight_decay=0.1, adam="official")
+    ours, theirs = nn.Linear(4, 3), nn.Linear(4, 3)
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = build_optimizer(ours, settings)
+    other = RunOptimizer(theirs, OptimConfig(name="official_adam", weight_decay=0.1))
+    for step in range(20):
+        for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
+            mine.grad = torch.randn_like(mine)
+            yours.grad = mine.grad.clone()
+        set_lr(optimizer, settings, step, 20)
+        optimizer.step()
+        other.step(finetune_lr(settings, step, 20), torch.tensor(True))
+    assert torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)
+
+
 def test_presets_are_the_published_settings():
     assert [paper(size, "cola", 3, None).lr for size in ("small", "base", "large")] == [3e-4, 1e-4, 5e-5]
     assert [paper(size, "cola", 3, None).layer_decay for size in ("small", "base", "large")] == [0.8, 0.8, 0.9]
     assert paper("small", "rte", 10, "MNLI, seed 1").lr == 2e-5
     assert paper("small", "rte", 10, None).lr == 3e-4
+    assert paper("base", "cola", 3, None).adam == "official"
     assert lmtuners("small", "rte", 10, None).lr == 2e-5
+    assert lmtuners("small", "cola", 3, None).adam == "corrected"
     theirs = official("small", "cola", 3, None)
     assert (theirs.loss, theirs.weight_decay, theirs.top_layer_power, theirs.adam) == ("sum", 0.01, 2, "official")
     assert (theirs.lr, official("large", "cola", 3, None).lr) == (1e-4, 5e-5)
-    assert set(FINETUNE_PRESETS) == {"paper", "official", "lmtuners", "seed"}
+    assert set(FINETUNE_PRESETS) == {"paper", "small_budget", "official", "lmtuners", "seed"}
     assert [size_of(hidden) for hidden in (128, 256, 768, 1024)] == ["small", "small", "base", "large"]
+
+
+def test_the_small_preset_is_for_encoders_smaller_than_the_papers():
+    assert [preset_for(hidden) for hidden in (128, 255, 256, 768)] == ["small_budget", "small_budget", "paper", "paper"]
+    small, usual = small_budget("small", "cola", 3, None), paper("small", "cola", 3, None)
+    assert small.lr > usual.lr and small.layer_decay == 1.0  # all layers learn, and faster
+    assert (small.epochs, small.batch_size, small.length) == (usual.epochs, usual.batch_size, usual.length)
+    assert small_budget("small", "rte", 10, "MNLI, seed 1").epochs == 10
 
 
 @pytest.mark.parametrize("change", [{"lr": 0}, {"epochs": -1}, {"warmup": 1.0}, {"length": 2}, {"lr": float("nan")}])
