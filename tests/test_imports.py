@@ -15,6 +15,8 @@ PACKAGE = Path(electrakit.__file__).parent
 GLUE_RESULTS = {"finetune.results", "finetune.tasks"}
 # Tables of the user, and how predictions are scored.
 PROBED_TABLES = {"finetune.metrics", "finetune.read_glue", "finetune.tasks", "finetune.user_tables"}
+# What measure.json of `electra measure` holds. It needs no torch.
+MEASURES = "measure.results"
 # A folder may import itself, and these; a dotted name is one module of another folder.
 MAY_IMPORT = {
     "common": set(),
@@ -24,13 +26,13 @@ MAY_IMPORT = {
     "objective": {"common", "config", "model"},
     "runs": {"common", "config"},
     "train": {"common", "config", "data", "model", "objective", "runs"},
-    "export": {"common", "config", "data", "model", "objective", "runs", "train", *GLUE_RESULTS},
+    "export": {"common", "config", "data", "model", "objective", "runs", "train", MEASURES, *GLUE_RESULTS},
     # Any transformers encoder, not only ours.
     "finetune": {"common", "config"},
     "tensorflow": {"common", "config", "data"},
     "doctor": {"common", "config", "data", "runs"},
     # It reads files and needs no torch.
-    "report": {"common", "config", "runs", "doctor", "model.counts", "finetune.published", *GLUE_RESULTS},
+    "report": {"common", "config", "runs", "doctor", "model.counts", "finetune.published", MEASURES, *GLUE_RESULTS},
     "measure": {"common", "config", "data", "model", "runs", *PROBED_TABLES},
     "playground": {"common", "config", "data", "model", "objective", "runs", "measure.open"},
 }

@@ -204,9 +204,11 @@ def run_measure(config: MeasureConfig) -> None:
     for found in tables:
         if not found.rows:
             continue
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for place, title in enumerate(found.header):
-            table.add_column(title, justify="left" if place == 0 or title == "network" else "right")
+        # Narrow enough for 80 columns.
+        table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
+        table.add_column(found.header[0], no_wrap=True)
+        for title in found.header[1:]:
+            table.add_column(title.replace(" ", "\n"), justify="right")
         for row in found.rows:
             table.add_row(*row)
         screen.print(table)

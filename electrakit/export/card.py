@@ -17,6 +17,7 @@ from electrakit.data.manifest import SourcesSummary
 from electrakit.data.rows import DocumentCounts
 from electrakit.export.card_facts import NetworkFacts, RunFacts, eval_results, glue_warnings, task_rows
 from electrakit.finetune.results import GlueResults
+from electrakit.measure.results import measures_notes, measures_table
 from electrakit.runs.files import Environment, MetricsLine
 
 # The plot of the losses, beside the card.
@@ -88,6 +89,8 @@ def write_card(facts: RunFacts, network: NetworkFacts, folder: Path) -> None:
         settings=json.dumps({name: public(name, settings[name]) for name in settings if name not in hidden}, indent=1),
         num_valid_rows=min(config.valid_rows, facts.run.data.rows.get("valid", 0)),
         validation=validation_rows(facts),
+        measures=measures_table(facts.measures) if facts.measures and network.name == "discriminator" else None,
+        measures_notes=measures_notes(facts.measures),
         glue=glue,
         task_rows=task_rows,
         glue_warnings=glue_warnings,

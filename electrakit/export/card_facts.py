@@ -15,6 +15,7 @@ from electrakit.data.manifest import Manifest, read_manifest
 from electrakit.export.onnx import OnnxMeasurement
 from electrakit.finetune.results import RESULTS_FILE, GlueResults
 from electrakit.finetune.tasks import TASKS
+from electrakit.measure.results import NetworkMeasures, measures_from_json
 from electrakit.model.counts import HeadKind, flops_per_step
 from electrakit.model.huggingface.write_model import TrainedNetwork
 from electrakit.runs.files import MetricsLine, RunFiles, read_progress
@@ -127,6 +128,8 @@ class RunFacts:
     """Names of the files that they were made of, the largest first."""
     licence: str | None
     glue: GlueResults | None = None
+    measures: list[NetworkMeasures] = field(default_factory=list)
+    """What `electra measure` found at this step."""
 
     @property
     def kind(self) -> str:
@@ -176,7 +179,9 @@ class NetworkFacts:
 
 def facts_of_run(config: ExportConfig, run: RunFiles, checkpoint: Path, shards: Path | None) -> RunFacts:
     progress, pretrain_config = read_progress(checkpoint), read_config(run.path).settings
-    manifest, sources = None, []
+    manifest, sources, measures = None, [], []
+    with contextlib.suppress(ValueError):  # none, or damaged
+        measures = [one for one in measures_from_json(run.measured) if one.step == progress.step]
     with contextlib.suppress(UserError, OSError, ValueError, KeyError):
         if shards is not None:
             manifest = read_manifest(shards)
@@ -193,6 +198,7 @@ def facts_of_run(config: ExportConfig, run: RunFiles, checkpoint: Path, shards: 
         manifest=manifest,
         sources=[Path(each["name"]).name for each in sources],
         licence=config.licence,
+        measures=measures,
     )
 
 

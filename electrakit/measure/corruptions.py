@@ -24,7 +24,7 @@ def corruption_scores(network: OpenNetwork, corruptions: Mapping[str, "Corrupted
         is_scored = rows.is_scored
         if network.head == "words":
             is_scored = spaced(is_scored & rows.is_changed) | spaced(is_scored & ~rows.is_changed)
-        positions = [np.flatnonzero(row) for row in is_scored]
+        positions = [np.flatnonzero(row).tolist() for row in is_scored]
         scores = token_scores(network, [row.tolist() for row in rows.ids], positions, f"corruption {name}")
         found[name] = auc(rows.is_changed[is_scored], -np.concatenate(scores))
     return found

@@ -76,6 +76,10 @@ def measure(
                 check_vocabulary(network, place.data)
                 if place.data not in corruptions:
                     corruptions[place.data] = corrupted_rows(place.data, config.rows)
+                    if next(iter(corruptions[place.data].values())).ids.size == 0:
+                        raise UserError(
+                            f"the shards {place.data} have no valid split, whose rows are corrupted; name others"
+                        )
                 check_length(network, corruptions[place.data], place.data)
                 scores = corruption_scores(network, corruptions[place.data])
                 result = replace(result, corruptions={name_of(place.data): scores})
@@ -88,7 +92,7 @@ def measure(
         file = config.out or (place.run and place.run / layout.MEASURE_FILE)
         if file is not None:
             with explain_write_errors(file):
-                merge_into_file(file, measured)
+                merge_into_file(file, measured, is_of_run=config.out is None)
         found += measured
     return found
 

@@ -28,7 +28,7 @@ WORD_PENALTIES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 HELD_OUT = 0.2
 """The share of the train rows that choose the penalty."""
 MIN_TRAIN_ROWS = 10
-MAX_ITERATIONS = 500
+MAX_ITERATIONS = 200
 
 Scores = dict[str, float]
 
@@ -76,8 +76,8 @@ def probe(network: OpenNetwork, data: ProbeData, baselines: dict[str, Scores]) -
     for way in train:
         mean, deviation = train[way].mean(0), train[way].std(0, correction=0)
         deviation = torch.where(deviation > 0, deviation, 1.0)
-        features = [(each[way] - mean) / deviation for each in (train, dev)]
-        scores[way] = scores_of_features(data, *features, STATE_PENALTIES)
+        of_train, of_dev = ((each[way] - mean) / deviation for each in (train, dev))
+        scores[way] = scores_of_features(data, of_train, of_dev, STATE_PENALTIES)
     return Probe(data.task.metrics[0], len(data.train), len(data.dev), scores, baselines)
 
 
@@ -87,7 +87,8 @@ def counting_baselines(data: ProbeData) -> dict[str, Scores]:
     if data.task.labels is not None:
         majority = Counter(data.train.labels).most_common(1)[0][0]
         found["majority"] = metrics_of(data, np.full(len(data.dev), majority))
-    return found | {"words": scores_of_features(data, *word_features(data.train, data.dev), WORD_PENALTIES)}
+    train, dev = word_features(data.train, data.dev)
+    return found | {"words": scores_of_features(data, train, dev, WORD_PENALTIES)}
 
 
 # States
@@ -230,7 +231,7 @@ def fit(
     bias = torch.zeros(num_outputs, dtype=torch.double) if start is None else start.bias.clone()
     parameters = [weight.requires_grad_(), bias.requires_grad_()]
     optimizer = torch.optim.LBFGS(
-        parameters, max_iter=MAX_ITERATIONS, tolerance_grad=1e-7, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+        parameters, max_iter=MAX_ITERATIONS, tolerance_grad=1e-7, tolerance_change=1e-10, line_search_fn="strong_wolfe"
     )
 
     def objective() -> Tensor:

@@ -2,16 +2,17 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from electrakit.common.errors import UserError
 from electrakit.common.json_files import write_json
 from electrakit.common.words import DASH, format_percent
 
-CHANCE = "chance"
+BASELINES = {"majority": "majority class", "words": "tf-idf of words"}
+Name = TypeVar("Name", str, tuple[str, str])
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,10 @@ class NetworkMeasures:
         )
 
     @property
+    def title(self) -> str:
+        return f"{self.model} {self.network}"
+
+    @property
     def key(self) -> tuple[str, int | None, str]:
         return self.model, self.step, self.network
 
@@ -104,8 +109,11 @@ def measures_from_json(content: Any) -> list[NetworkMeasures]:
         raise ValueError(f"no measures: {error!r}") from None
 
 
-def merge_into_file(path: Path, measures: Sequence[NetworkMeasures]) -> None:
-    """Add measures to a measure.json: what it holds of other networks, steps and data stays."""
+def merge_into_file(path: Path, measures: Sequence[NetworkMeasures], *, is_of_run: bool) -> None:
+    """Add measures to a measure.json: what it holds of other networks, steps and data stays.
+
+    is_of_run: all of it is about one run, which may have had another name.
+    """
     kept: dict[Any, NetworkMeasures] = {}
     if path.exists():
         try:
@@ -114,6 +122,8 @@ def merge_into_file(path: Path, measures: Sequence[NetworkMeasures]) -> None:
             raise UserError(
                 f"{path} is not what electra measure wrote ({error}); move it away, or name --out"
             ) from None
+    if is_of_run:
+        kept = {one.key: one for one in (replace(one, model=measures[0].model) for one in kept.values())}
     for one in measures:
         kept[one.key] = kept[one.key].merged(one) if one.key in kept else one
     found = sorted(kept.values(), key=lambda one: (one.model, one.step or 0))
@@ -129,51 +139,43 @@ class MeasuresTable(NamedTuple):
     """One for each network, then chance, and what counting gives."""
 
 
-def measures_table(measures: Sequence[NetworkMeasures], has_errors: bool = True) -> MeasuresTable:
+def measures_table(measures: Sequence[NetworkMeasures]) -> MeasuresTable:
     """A row for each network, a column for each yardstick; AUCs from 0 to 1, accuracies and correlations x 100."""
-    corruptions = list(
-        dict.fromkeys((data, way) for one in measures for data, ways in one.corruptions.items() for way in ways)
-    )
-    pairs = list(dict.fromkeys(name for one in measures for name in one.pairs))
-    probes = list(
-        dict.fromkeys((name, way) for one in measures for name, each in one.probes.items() for way in each.scores)
-    )
+    corruptions = distinct((data, way) for one in measures for data, ways in one.corruptions.items() for way in ways)
+    pairs = distinct(name for one in measures for name in one.pairs)
+    probes = distinct((name, way) for one in measures for name, each in one.probes.items() for way in each.scores)
     has_steps = any(one.step is not None for one in measures)
-    several = len({data for data, _ in corruptions}) > 1
-    header = ["model", "network", *["step"] * has_steps]
-    header += [f"{data} {way}" if several else way for data, way in corruptions] + pairs
-    header += [f"{name} {'[CLS]' if way == 'cls' else way}" for name, way in probes]
+    has_several = len({data for data, _ in corruptions}) > 1
+    header = ["network", *["step"] * has_steps]
+    header += [f"{data} {way}" if has_several else way for data, way in corruptions]
+    header += [*pairs, *(f"{name} {'[CLS]' if way == 'cls' else way}" for name, way in probes)]
     rows = [
         [
-            one.model,
-            one.network,
+            one.title,
             *[DASH if one.step is None else f"{one.step:,}"] * has_steps,
-            *(format_auc(one.corruptions.get(data, {}).get(way), has_errors) for data, way in corruptions),
-            *(format_pairs(one.pairs.get(name), has_errors) for name in pairs),
+            *(format_auc(one.corruptions.get(data, {}).get(way)) for data, way in corruptions),
+            *(format_score(one.pairs[name].accuracy if name in one.pairs else None) for name in pairs),
             *(format_probe(one.probes.get(name), way) for name, way in probes),
         ]
         for one in measures
     ]
-    empty = ["", *[""] * has_steps]
-    rows.append([CHANCE, *empty, *["0.500"] * len(corruptions), *["50.0"] * len(pairs), *[DASH] * len(probes)])
-    first = {name: next(one.probes[name] for one in measures if name in one.probes) for name, _ in probes}
-    for baseline, title in (("majority", "majority class"), ("words", "tf-idf of words")) if probes else ():
-        scores = [first[name].baselines.get(baseline, {}).get(first[name].metric) for name, _ in probes]
-        rows.append([title, *empty, *[DASH] * (len(corruptions) + len(pairs)), *map(format_score, scores)])
+    empty = [""] * has_steps
+    chances = [*["0.500"] * len(corruptions), *["50.0"] * len(pairs), *[DASH] * len(probes)]
+    rows += [["chance", *empty, *chances]] if corruptions or pairs else []
+    any_network = {name: probe for one in measures for name, probe in one.probes.items()}
+    for baseline, title in BASELINES.items() if probes else ():
+        scores = [any_network[name].baselines.get(baseline, {}).get(any_network[name].metric) for name, _ in probes]
+        if any(score is not None for score in scores):
+            rows.append([title, *empty, *[DASH] * (len(corruptions) + len(pairs)), *map(format_score, scores)])
     return MeasuresTable(header, rows)
 
 
-def format_auc(found: Auc | None, has_error: bool) -> str:
-    if found is None or found.value is None or math.isnan(found.value):
-        return DASH
-    return f"{found.value:.3f} ± {found.standard_error:.3f}" if has_error else f"{found.value:.3f}"
+def distinct(values: Iterable[Name]) -> list[Name]:
+    return list(dict.fromkeys(values))
 
 
-def format_pairs(found: MinimalPairs | None, has_error: bool) -> str:
-    if found is None:
-        return DASH
-    error = f" ± {format_percent(found.standard_error)}" if has_error else ""
-    return f"{format_percent(found.accuracy)}{error}"
+def format_auc(found: Auc | None) -> str:
+    return DASH if found is None or found.value is None or math.isnan(found.value) else f"{found.value:.3f}"
 
 
 def format_probe(found: Probe | None, way: str) -> str:
@@ -190,22 +192,27 @@ def phenomena_table(measures: Sequence[NetworkMeasures], name: str) -> MeasuresT
     measured = [one for one in measures if name in one.pairs]
     phenomena = sorted({phenomenon for one in measured for phenomenon in one.pairs[name].phenomena})
     rows = [[each, *(format_percent(one.pairs[name].phenomena.get(each)) for one in measured)] for each in phenomena]
-    return MeasuresTable([name, *(f"{one.model} {one.network}" for one in measured)], rows)
+    return MeasuresTable([name, *(one.title for one in measured)], rows)
 
 
 def measures_notes(measures: Sequence[NetworkMeasures]) -> list[str]:
     """What the figures are, and on how much they rest."""
     notes = []
-    if any(one.corruptions for one in measures):
-        notes.append("Corruptions: AUC of telling changed tokens from the others, ± its standard error.")
-    for one in measures:
-        for name, pairs in one.pairs.items():
-            of_all = "" if pairs.num_pairs == pairs.num_of else f" of {pairs.num_of:,}"
-            notes.append(
-                f"{name}, {one.model} {one.network}: {pairs.num_pairs:,}{of_all} pairs, {len(pairs.paradigms)} paradigms; "
-                "% where the good sentence scores higher."
-            )
-    probes = {name: probe for one in measures for name, probe in one.probes.items()}
-    for name, probe in probes.items():
-        notes.append(f"{name}: {probe.metric} × 100 on {probe.num_dev:,} rows of probes fitted on {probe.num_train:,}.")
+    aucs = [auc for one in measures for ways in one.corruptions.values() for auc in ways.values()]
+    if errors := [auc.standard_error for auc in aucs if auc.standard_error is not None]:
+        ways = ", ".join(distinct(way for one in measures for found in one.corruptions.values() for way in found))
+        notes.append(f"{ways}: AUC of telling changed tokens from others; standard errors up to {max(errors):.3f}")
+    for name in distinct(name for one in measures for name in one.pairs):
+        of_name = [one.pairs[name] for one in measures if name in one.pairs]
+        counts = " or ".join(distinct(f"{each.num_pairs:,}" for each in of_name))
+        error = max(each.standard_error for each in of_name)
+        notes.append(
+            f"{name}: % of minimal pairs whose good sentence scores higher, mean over {len(of_name[0].paradigms)} paradigms; "
+            f"{counts} of {of_name[0].num_of:,} pairs; standard errors up to {format_percent(error)}"
+        )
+    for name, probe in {name: probe for one in measures for name, probe in one.probes.items()}.items():
+        notes.append(
+            f"{name}: {probe.metric} × 100 of linear models on frozen states, mean-pooled and of [CLS]; "
+            f"fitted on {probe.num_train:,} rows, scored on {probe.num_dev:,}"
+        )
     return notes

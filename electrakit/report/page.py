@@ -14,9 +14,10 @@ from electrakit.common.templates import render
 from electrakit.doctor.findings import Finding
 from electrakit.doctor.run import examine_run
 from electrakit.finetune.published import PUBLISHED
+from electrakit.measure.results import measures_notes, measures_table
 from electrakit.report import tables
 from electrakit.report.curves import buckets_for, curves
-from electrakit.report.scores import TITLES, compute_points, glue_notes, glue_rows, published_points
+from electrakit.report.scores import TITLES, compute_points, glue_notes, glue_rows, newest_measures, published_points
 from electrakit.report.tables import Runs, RunState
 
 SCRIPTS = ("charts_scales.js", "charts.js", "report_compute.js", "report.js")
@@ -59,6 +60,7 @@ def page(runs: Runs, live: float | None = None) -> bytes:
     )
     headers = run_headers(runs)
     rows = glue_rows(runs)
+    measures = newest_measures(runs)
     differing, settings = tables.settings_rows(runs)
     content = render(
         "electrakit.report",
@@ -76,6 +78,8 @@ def page(runs: Runs, live: float | None = None) -> bytes:
         metric_tables=tables.key_metrics(runs) if any(run.lines for run in runs.values()) else [],
         chart_groups=chart_groups(runs),
         curve_tables=tables.curve_tables(runs),
+        measures=measures_table(measures) if measures else None,
+        measures_notes=measures_notes(measures),
         tasks=TITLES,
         glue_rows=rows,
         glue_notes=glue_notes(runs, rows),

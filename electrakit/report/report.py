@@ -25,6 +25,7 @@ REPORT_FILES = (
     layout.STATUS_FILE,
     layout.METRICS_FILE,
     layout.GLUE_RESULTS,
+    layout.MEASURE_FILE,
 )
 """What a report is made of."""
 

@@ -1,11 +1,12 @@
 """GLUE scores of runs beside published ones, and both against the compute of their training."""
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from electrakit.finetune.published import ELECTRA_BASE, PAPER, PUBLISHED
 from electrakit.finetune.results import GlueResults
 from electrakit.finetune.tasks import AVERAGED, TASKS
+from electrakit.measure.results import NetworkMeasures, measures_from_json
 from electrakit.model.counts import count_parameters, flops_per_step
 from electrakit.runs import layout
 from electrakit.runs.files import RunFiles
@@ -88,6 +89,17 @@ def glue_rows(runs: dict[str, RunFiles]) -> list[GlueRow]:
             if results.tasks.keys() & TITLES.keys():
                 rows.append(GlueRow(name, place, results))
     return rows
+
+
+def newest_measures(runs: dict[str, RunFiles]) -> list[NetworkMeasures]:
+    """What `electra measure` found at the newest step that it looked at, of each run. A damaged measure.json is none."""
+    found = []
+    for name, run in runs.items():
+        with contextlib.suppress(ValueError):
+            measures = measures_from_json(run.measured)
+            newest = max((one.step or 0 for one in measures), default=0)
+            found += [replace(one, model=name) for one in measures if (one.step or 0) == newest]
+    return found
 
 
 def glue_notes(runs: dict[str, RunFiles], rows: list[GlueRow]) -> list[str]:

@@ -118,6 +118,8 @@ class RunFiles:
     """In the order of their steps; each step once for each split."""
     glue: dict[str, Any] | None = None
     """glue/results.json, if it is there."""
+    measured: dict[str, Any] | None = None
+    """measure.json, if it is there."""
 
     @property
     def name(self) -> str:
@@ -210,6 +212,7 @@ def read_run(path: str | Path) -> RunFiles:
         status=read_fields(Status, _read(path / layout.STATUS_FILE)),
         lines=_newest(read_metrics(path)),
         glue=_read(path / layout.GLUE_RESULTS) or None,
+        measured=_read(path / layout.MEASURE_FILE) or None,
     )
 
 
