@@ -1,6 +1,5 @@
 """Runs that use counts: they resume with the same bits, and give models that transformers opens."""
 
-import json
 
 import pytest
 import torch
