@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from electrakit.config.finetune import FinetuneConfig, FinetuneSettings, GlueConfig, paper
+from electrakit.config.finetune import FinetuneConfig, FinetuneSettings, GlueConfig, lmtuners
 
 BEFORE = {  # as earlier versions wrote it into the results of runs
     "lr": 0.0003,
@@ -26,7 +26,7 @@ BEFORE = {  # as earlier versions wrote it into the results of runs
 
 def test_a_result_of_an_earlier_version_stays_valid():
     """Not only equal: fingerprints are made of the text."""
-    settings = paper("small", "cola", 3, None)
+    settings = lmtuners("small", "cola", 3, None)  # what `paper` was before it had the authors' Adam
     assert json.dumps(settings.identity()) == json.dumps(BEFORE)
     assert FinetuneSettings.from_json(BEFORE) == settings
     assert settings.precision == "fp32"
