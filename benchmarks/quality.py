@@ -144,15 +144,11 @@ def benchmark(options: argparse.Namespace) -> str:
 
 def score_words(options: argparse.Namespace, results: "Results") -> None:
     """Linear models on words: no training."""
-    todo: dict[Key, Part] = {}
-    for task in GLUE_TASKS:
-        place = options.out / "words" / task
-        todo["tf-idf", task] = Part(place / "tf_idf.json", parts.score_tf_idf, task=task, glue=options.glue)
-        todo["counted vectors", task] = Part(
-            place / "vectors.json", parts.score_counted_vectors, task=task, glue=options.glue, shards=options.data
-        )
-    for (name, task), found in results.run(todo).items():
-        results.add(name, 1, {TASKS[task].title: found["score"]})
+    place, inputs = options.out / "words", {"tasks": GLUE_TASKS, "glue": options.glue}
+    vectors = Part(place / "vectors.json", parts.score_counted_vectors, **inputs, shards=options.data)
+    todo = {("tf-idf",): Part(place / "tf_idf.json", parts.score_tf_idf, **inputs), ("counted vectors",): vectors}
+    for (name,), found in results.run(todo).items():
+        results.add(name, 1, found)
 
 
 def finetune_all(options: argparse.Namespace, folders: Mapping[Key, Path], results: "Results") -> None:
