@@ -107,7 +107,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def benchmark(options: argparse.Namespace) -> str:
-    """Every recipe: plan, train, measure, fine-tune. After each of these, results so far are written. Returns the table."""
+    """Every recipe: plan, train, measure, fine-tune. Between these, results so far are written. Returns the table."""
     recipes = choose(read_recipes(options.recipes) if options.recipes else RECIPES, options.only)
     check_inputs(options, recipes)
     results = Results(options, recipes)
@@ -310,7 +310,8 @@ class Results:
         self.failed: dict[str, str] = {}
 
     def run(self, todo: Mapping[Key, Part]) -> dict[Key, Result]:
-        """The results of those parts that did not fail, by key."""
+        """The results of those parts that did not fail, by key. What was found before is written first."""
+        self.write()
         found = {key: result for key, part in todo.items() if (result := part.result()) is not None}
         pool = ThreadPoolExecutor(self.options.jobs)
         try:
@@ -331,7 +332,6 @@ class Results:
                 child.terminate()
             pool.shutdown(cancel_futures=True)
         self.details |= {" ".join(map(str, key)): found[key] for key in todo if key in found}
-        self.write()
         return {key: found[key] for key in todo if key in found}
 
     def add(self, name: str, seed: int, found: Mapping[str, Any]) -> None:
