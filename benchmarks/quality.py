@@ -107,7 +107,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def benchmark(options: argparse.Namespace) -> str:
-    """Every recipe: plan, train, measure, fine-tune. After each of these, results so far are written. Returns the table."""
+    """Every recipe: plan, train, measure, fine-tune. Between these, results so far are written. Returns the table."""
     recipes = choose(read_recipes(options.recipes) if options.recipes else RECIPES, options.only)
     check_inputs(options, recipes)
     results = Results(options, recipes)
@@ -144,15 +144,11 @@ def benchmark(options: argparse.Namespace) -> str:
 
 def score_words(options: argparse.Namespace, results: "Results") -> None:
     """Linear models on words: no training."""
-    todo: dict[Key, Part] = {}
-    for task in GLUE_TASKS:
-        place = options.out / "words" / task
-        todo["tf-idf", task] = Part(place / "tf_idf.json", parts.score_tf_idf, task=task, glue=options.glue)
-        todo["counted vectors", task] = Part(
-            place / "vectors.json", parts.score_counted_vectors, task=task, glue=options.glue, shards=options.data
-        )
-    for (name, task), found in results.run(todo).items():
-        results.add(name, 1, {TASKS[task].title: found["score"]})
+    place, inputs = options.out / "words", {"tasks": GLUE_TASKS, "glue": options.glue}
+    vectors = Part(place / "vectors.json", parts.score_counted_vectors, **inputs, shards=options.data)
+    todo = {("tf-idf",): Part(place / "tf_idf.json", parts.score_tf_idf, **inputs), ("counted vectors",): vectors}
+    for (name,), found in results.run(todo).items():
+        results.add(name, 1, found)
 
 
 def finetune_all(options: argparse.Namespace, folders: Mapping[Key, Path], results: "Results") -> None:
@@ -314,7 +310,8 @@ class Results:
         self.failed: dict[str, str] = {}
 
     def run(self, todo: Mapping[Key, Part]) -> dict[Key, Result]:
-        """The results of those parts that did not fail, by key."""
+        """The results of those parts that did not fail, by key. What was found before is written first."""
+        self.write()
         found = {key: result for key, part in todo.items() if (result := part.result()) is not None}
         pool = ThreadPoolExecutor(self.options.jobs)
         try:
@@ -335,7 +332,6 @@ class Results:
                 child.terminate()
             pool.shutdown(cancel_futures=True)
         self.details |= {" ".join(map(str, key)): found[key] for key in todo if key in found}
-        self.write()
         return {key: found[key] for key in todo if key in found}
 
     def add(self, name: str, seed: int, found: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -249,14 +250,17 @@ def finetune_model(model: Path, task: str, glue: Path, lr: float, out: Path) -> 
 # --- linear models on words ------------------------------------------------------------------------------------------
 
 
-def score_tf_idf(task: str, glue: Path) -> Result:
-    data = read_task(task, glue)
-    return score_linear(data, *word_features(data.train, data.dev), WORD_PENALTIES)
+def score_tf_idf(tasks: tuple[str, ...], glue: Path) -> Result:
+    """By title of the task: logistic or ridge regression on tf-idf."""
+    found = {}
+    for data in read_tasks(tasks, glue):
+        train, dev = word_features(data.train, data.dev)
+        found[data.task.title] = scores_of_features(data, train, dev, WORD_PENALTIES)[data.task.metrics[0]]
+    return found
 
 
-def score_counted_vectors(task: str, glue: Path, shards: Path) -> Result:
-    """The mean of the word vectors of each text; of two texts, |u - v| and u * v."""
-    data = read_task(task, glue)
+def score_counted_vectors(tasks: tuple[str, ...], glue: Path, shards: Path) -> Result:
+    """The same on the mean of the word vectors of each text; of two texts, on |u - v| and u * v."""
     vectors, is_known = word_vectors(count_pairs(shards, range(1, WINDOW + 1)), VECTOR_SIZE)
     vectors[~is_known] = 0
     tokenizer = load_tokenizer(shards / SHARDS_TOKENIZER).tokenizer
@@ -273,18 +277,16 @@ def score_counted_vectors(task: str, glue: Path, shards: Path) -> Result:
         second = means(examples.second)
         return torch.cat([(first - second).abs(), first * second], -1)
 
-    train, dev = features(data.train), features(data.dev)
-    mean, deviation = train.mean(0), train.std(0).clamp(min=1e-6)
-    return score_linear(data, (train - mean) / deviation, (dev - mean) / deviation, STATE_PENALTIES)
+    found = {}
+    for data in read_tasks(tasks, glue):
+        train, dev = features(data.train), features(data.dev)
+        mean, deviation = train.mean(0), train.std(0).clamp(min=1e-6)
+        train, dev = (train - mean) / deviation, (dev - mean) / deviation
+        found[data.task.title] = scores_of_features(data, train, dev, STATE_PENALTIES)[data.task.metrics[0]]
+    return found
 
 
-def read_task(name: str, glue: Path) -> ProbeData:
-    task = TASKS[name]
-    train, dev = (read_split(str(glue), task, task.split(split)) for split in ("train", "dev"))
-    return ProbeData(name, task, train, dev)
-
-
-def score_linear(data: ProbeData, train: Tensor, dev: Tensor, penalties: tuple[float, ...]) -> Result:
-    """Logistic or ridge regression; its penalty is chosen on a part of the train rows."""
-    metric = data.task.metrics[0]
-    return {"score": scores_of_features(data, train, dev, penalties)[metric], "metric": metric}
+def read_tasks(names: tuple[str, ...], glue: Path) -> Iterator[ProbeData]:
+    for task in (TASKS[name] for name in names):
+        train, dev = (read_split(str(glue), task, task.split(split)) for split in ("train", "dev"))
+        yield ProbeData(task.name, task, train, dev)
