@@ -189,7 +189,6 @@ def test_one_command_fine_tunes_at_the_best_rate_beside_linear_models(options, t
 
 @pytest.mark.long
 def test_transformers_trainer_is_a_recipe_and_resumes(quality, shards, tmp_path):
-    pytest.importorskip("accelerate")
     changes = {**TINY, "objective": {"kind": "mlm"}, "generator": None}
     changes["discriminator"] = {"body": "bert", "embedding_size": 64}
     recipe = quality.Recipe("tiny", changes, trained_by="transformers")
