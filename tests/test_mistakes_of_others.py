@@ -160,7 +160,7 @@ def test_random_tokens_are_put_at_chosen_positions_only(objective):
         model = Electra(Fixed(logits()), ById(torch.zeros(VOCAB)), num_tokens=VOCAB, random_token_prob=0.5, **TOKENS)
     else:
         model = MaskedLM(Fixed(logits()), num_tokens=VOCAB, **TOKENS)
-    positions, counts, _, inputs, _ = model.masking(ids, model.masking.draws(ids, row_keys(0, 0, range(200))))
+    positions, counts, _, inputs, *_ = model.masking(ids, model.masking.draws(ids, row_keys(0, 0, range(200))))
     is_chosen = torch.zeros_like(ids).scatter_add(-1, positions, counts.long()) > 0
     assert torch.equal(inputs[~is_chosen], ids[~is_chosen])
     assert ((inputs != ids) & (inputs != MASK))[is_chosen].any()
@@ -203,7 +203,7 @@ def test_masked_rates_are_rates():
     # `if int(0.1)`: Masking.mask_tokens: if not int(self.random_share)
     ids = rows(400)
     electra = Electra(Fixed(logits()), ById(torch.zeros(VOCAB)), num_tokens=VOCAB, random_token_prob=0.1, **TOKENS)
-    positions, counts, originals, inputs, _ = electra.masking(
+    positions, counts, originals, inputs, *_ = electra.masking(
         ids, electra.masking.draws(ids, row_keys(0, 0, range(400)))
     )
     seen = inputs.gather(-1, positions)
@@ -216,7 +216,7 @@ def test_the_generator_sees_its_own_token_at_15_percent_of_the_chosen_positions_
     # Masking.forward: counts = counts & (tokens != originals)
     ids = rows(400)
     electra = Electra(Fixed(logits()), ById(torch.zeros(VOCAB)), **TOKENS)
-    positions, counts, originals, inputs, _ = electra.masking(
+    positions, counts, originals, inputs, *_ = electra.masking(
         ids, electra.masking.draws(ids, row_keys(0, 0, range(400)))
     )
     is_own = (inputs.gather(-1, positions) == originals)[counts]

@@ -14,7 +14,7 @@ from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.config.corpus import Engine
 from electrakit.config.finetune import AUTO, ClassifierHead, FinetuneConfig, Keep, LabelKind, Precision
-from electrakit.finetune.job import FinetuneJob, TaskData, load_rows, make_jobs, with_preset
+from electrakit.finetune.job import FinetuneJob, TaskData, announce_preset, load_rows, make_jobs, with_preset
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.results import (
     RESULTS_FILE,
@@ -72,12 +72,13 @@ def finetune(
     assert config.out is not None
     require_no_other_results("finetune", config.out)
     task_data = find_data(config)
-    config = with_preset(config)
+    asked, config = config.preset, with_preset(config)
     assert config.model is not None and config.out is not None
     if task_data.location is None:
         console.print(describe_task(task_data.task), markup=False, soft_wrap=True)
     is_single = config.seeds == 1
     jobs = make_jobs(config, task_data, config.out, num_threads=num_cores() if is_single else 1)
+    announce_preset(asked, config)
     is_in_process = is_single and config.engine == "local"
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config, is_in_process) as pool:
         write_json(config.out / "config.json", config.to_json())

@@ -14,7 +14,7 @@ from electrakit.common.safe_load import weights_fingerprint
 from electrakit.config.corpus import Engine
 from electrakit.config.finetune import AUTO, ClassifierHead, GlueConfig, Keep, Precision, Start
 from electrakit.finetune.download import download as download_glue
-from electrakit.finetune.job import FinetuneJob, TaskData, make_jobs, with_preset
+from electrakit.finetune.job import FinetuneJob, TaskData, announce_preset, make_jobs, with_preset
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.read_glue import has_split, rows_warning
 from electrakit.finetune.results import (
@@ -77,6 +77,7 @@ def glue(
     first, second = phases(config, chosen)
     jobs = jobs_of_tasks(config, first)
     check_data(config, chosen)
+    announce_preset(preset, config)
     weights = weights_fingerprint(Path(config.model)) if Path(config.model).is_dir() else None
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         write_json(config.out / "config.json", config.to_json())

@@ -255,15 +255,18 @@ def hidden_size(model: str) -> int:
 
 
 def with_preset(config: Tuning) -> Tuning:
-    """With the preset that `auto` means for the model. One that is not the paper's is announced."""
+    """With the preset that `auto` means for the model."""
     if config.preset != AUTO or config.model is None:
         return config
-    size = hidden_size(config.model)
-    preset = preset_for(size)
-    if preset != "paper":
-        line = f"preset {preset}: hidden size {size} is smaller than ELECTRA-small's; --preset paper uses the paper's rates"
+    return replace(config, preset=preset_for(hidden_size(config.model)))
+
+
+def announce_preset(asked: str, config: TuningConfig) -> None:
+    """Say which preset `auto` means, unless it is the paper's."""
+    if asked == AUTO and config.preset != "paper" and config.model is not None:
+        size = hidden_size(config.model)
+        line = f"preset {config.preset}: hidden size {size} is smaller than ELECTRA-small's; --preset paper uses the paper's rates"
         console.print(line, markup=False, soft_wrap=True)
-    return replace(config, preset=preset)
 
 
 def check_preset(config: TuningConfig) -> None:

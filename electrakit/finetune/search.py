@@ -25,7 +25,7 @@ from electrakit.config.finetune import (
     SearchConfig,
 )
 from electrakit.finetune.finetune import describe_task, find_data
-from electrakit.finetune.job import FinetuneJob, difference, make_jobs, with_preset
+from electrakit.finetune.job import FinetuneJob, announce_preset, difference, make_jobs, with_preset
 from electrakit.finetune.results import RESULTS_FILE, JobResult, TaskResults, require_no_other_results, summarise
 from electrakit.finetune.run_jobs import JobPool
 from electrakit.finetune.table import Column, ScoreRow, ScoreTable
@@ -122,9 +122,10 @@ def search(
     assert config.out is not None
     require_no_other_results("search", config.out)
     task_data = find_data(config)
-    config = with_preset(config)
+    asked, config = config.preset, with_preset(config)
     assert config.model is not None and config.out is not None
     jobs = [replace(job, keeps_model=False) for job in make_jobs(config, task_data, config.out)]
+    announce_preset(asked, config)
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         write_json(config.out / "config.json", config.to_json())
         study = open_study(config, jobs[0])

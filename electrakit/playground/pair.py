@@ -201,7 +201,7 @@ class Pair:
         ids = torch.tensor([encoded.ids])
         masking = Masking(self.special, mask_prob=rate, mask_share=1.0)
         draws = draw(row_keys(seed, 0, [0]), ids.size(1), corrupt.max_chosen(ids.size(1), rate))
-        positions, counts, originals, inputs, _ = masking(ids, draws)
+        positions, counts, originals, inputs, *_ = masking(ids, draws)
         logits = self.generator(inputs, positions)  # (1, K, V)
         logits[..., len(self.vocabulary) :] = -math.inf  # rows that pad the embedding table
         sampled = corrupt.sample(logits, draws.sample, temperature=temperature, without=self.special.never_sampled)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import electrakit as ek
 from electrakit.common.safe_load import require_safe
 from electrakit.finetune.classifier import load_classifier, load_transformers_tokenizer, open_classifier
-from electrakit.finetune.job import model_size
+from electrakit.finetune.job import hidden_size
 from electrakit.finetune.tasks import TASKS, TOKEN_TASKS
 from electrakit.finetune.tokens.model import load_token_model
 from electrakit.model.huggingface.write_model import open_model
@@ -24,7 +24,7 @@ PLACES: dict[str, Callable[[str], Any]] = {  # everything in the package that op
     "classifier": lambda place: load_classifier(place, TASKS["rte"]),
     "finished classifier": open_classifier,
     "spans": lambda place: load_token_model(place, TOKEN_TASKS["squad"]),
-    "size": model_size,
+    "size": hidden_size,
     "pretraining": lambda place: load_model(place, "words"),
     "export": lambda place: open_model(Path(place)),
 }

@@ -271,7 +271,7 @@ def test_random_token_prob_is_a_share_of_the_chosen_positions():
     """As there: first the random tokens, then [MASK] at replace_prob of the other chosen positions."""
     ids = rows(400)
     electra = build("electra", random_token_prob=0.2, replace_prob=0.5)
-    positions, counts, originals, inputs, _ = electra.masking(
+    positions, counts, originals, inputs, *_ = electra.masking(
         ids, electra.masking.draws(ids, row_keys(0, 0, range(400)))
     )
     seen = inputs.gather(-1, positions)[counts]

@@ -1,6 +1,5 @@
 """Runs that use counts: they resume with the same bits, and give models that transformers opens."""
 
-
 import pytest
 import torch
 import transformers
@@ -48,9 +47,7 @@ def test_without_a_generator_the_corrector_is_exported_as_the_masked_language_mo
     found = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "hf").eval()
     ids = torch.tensor([[2, 20, 4, 30, 3]])
     with torch.no_grad():
-        torch.testing.assert_close(
-            words.base_model(ids).last_hidden_state, found.base_model(ids).last_hidden_state
-        )
+        torch.testing.assert_close(words.base_model(ids).last_hidden_state, found.base_model(ids).last_hidden_state)
     assert words(ids).logits.shape == (1, 5, read(run).discriminator.vocab_size)
 
 

@@ -59,7 +59,7 @@ def test_borrowed_rows_of_an_empty_micro_batch_do_not_count(shards):
     (masked, empty), totals = mask_all([batch, borrowed], objective, GROUP)
     assert totals.tolist() == masked.draws.num_tokens.tolist()
     loss, shares = share_of_loss(objective(empty.ids, empty.draws), empty, totals, objective, 0.0)
-    assert loss.item() == 0 and [share.item() for share in shares.values()] == [0, 0]
+    assert loss.item() == 0 and [share.item() for share in shares.values()] == [0, 0, 0]
 
 
 def test_a_forward_pass_is_the_same_with_masks_that_were_made_before(shards):
