@@ -71,7 +71,7 @@ def choose_for(values: dict[str, Any], arguments: Sequence[str]) -> Choice:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ASKED:
         kind: dict[str, Any] = {"action": "store_true"} if name == "plain" else {"type": NUMBERS.get(name, str)}
-        parser.add_argument(f"--{name.replace('_', '-')}", f"--{name}", default=argparse.SUPPRESS, **kind)
+        parser.add_argument(*{f"--{name.replace('_', '-')}", f"--{name}"}, default=argparse.SUPPRESS, **kind)
     try:
         given = values | vars(parser.parse_known_args(arguments)[0])
     except argparse.ArgumentError as error:
