@@ -41,10 +41,13 @@ SMALLEST_BATCH, LARGEST_BATCH = 32 * 128, 256 * 128  # tokens
 SMALLEST_BATCH_SUITS = 2.5e6  # tokens of a run; from there the batch grows with the square root
 MANY_EPOCHS, DROPOUT = 4, 0.1  # a text that is seen so often is learned by heart without dropout
 TEMPERATURES = 2.0, 1.0  # at the start and at the end
-USEFUL_SHARE = {"cpu": 0.5, "cuda": 0.25}  # of the speed of large matrix products; for a GPU nothing was measured
+# Of the speed of large matrix products. On a CPU, steps alone reach .6; a GPU was not measured.
+USEFUL_SHARE = {"cpu": 0.5, "cuda": 0.25}
 MEASURED_FLOPS = 1.5e14  # the half-hour run of modern_mini, 2,900 steps: above, the rules extrapolate
 
 LONGEST_BETWEEN_CHECKPOINTS = 1800  # seconds
+VALID_ROWS, VALIDATION_SHARE = 256, 0.03  # of the time, at most
+VALIDATION_COST = (VALID_ROWS + 3 * 64) / 3  # in rows of training: forward only, and 64 rows of each corruption
 DEFAULT_VOCAB_SIZE, DEFAULT_LENGTH = 30_522, 128  # without shards
 
 ASKED = ("data", "run", "budget", "length", "batch_size", "precision", "plain")
@@ -101,7 +104,8 @@ def choose(
         optim=optim,
         init_embeddings="counts",
         log_every=max(1, min(100, steps // 100)),
-        valid_every=interval,
+        valid_every=max(interval, min(steps, round(VALIDATION_COST / VALIDATION_SHARE / batch_size))),
+        valid_rows=VALID_ROWS,
         save_every=interval,
     )
     extrapolates = ", more than was measured: an extrapolation" * (flops > MEASURED_FLOPS)
