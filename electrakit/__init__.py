@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from electrakit.playground.server import play as play
     from electrakit.report.report import report as report
     from electrakit.tensorflow.convert import convert as convert
+    from electrakit.train.auto import choose_recipe as choose_recipe
     from electrakit.train.loop import pretrain as pretrain
 
 _HOMES = {
@@ -53,6 +54,7 @@ _HOMES = {
     "UserError": "electrakit.common.errors",
     "build": "electrakit.model.build",
     "build_objective": "electrakit.objective.build",
+    "choose_recipe": "electrakit.train.auto",
     "convert": "electrakit.tensorflow.convert",
     "examine": "electrakit.doctor.examine",
     "export": "electrakit.export.export",

@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -9,11 +10,12 @@ from typing import Any, get_args
 
 import tyro
 
-from electrakit.cli.verbs import parse, settings_in, split_config
+from electrakit.cli.verbs import AUTO, AUTO_HELP, auto_example, parse, settings_in, split_config
 from electrakit.common.errors import UserError
 from electrakit.config.base import closest
 from electrakit.config.presets import PRESETS
 from electrakit.config.pretrain import PretrainConfig, override
+from electrakit.model.auto import ASKED, Choice
 
 NO_NETWORK: dict[str, dict[str, Any]] = {
     "none": {"generator": None},
@@ -33,18 +35,20 @@ def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, Pre
     path, rest = split_config(arguments)
     has_preset = path is None or (bool(rest) and not rest[0].startswith("-"))
     preset = rest.pop(0) if has_preset and rest else None
-    if preset is not None and preset not in PRESETS:
-        meant = closest(preset, PRESETS)
+    if preset is not None and preset not in (known := (*PRESETS, AUTO)):
+        meant = closest(preset, known)
         hint = f"did you mean {meant}? " if meant else ""
-        raise UserError(f"unknown preset {preset!r}; {hint}there are {', '.join(PRESETS)}")
+        raise UserError(f"unknown preset {preset!r}; {hint}there are {', '.join(known)}")
     name = preset or str(path)
     options, rest = preset_options(name, rest)
     changes: dict[str, Any] = {"vocab_size": options.pop("vocab_size")} if "vocab_size" in options else {}
     if options.get("generator") in NO_NETWORK:
         changes |= NO_NETWORK[options.pop("generator")]
-    config = PRESETS[preset](**options) if preset else PretrainConfig()
+    values = {} if path is None else settings_in(path, verb)
+    choice = choose_for(values | changes, rest) if preset == AUTO else None
+    made = PRESETS[preset](**options) if preset in PRESETS else PretrainConfig()
+    config = made if choice is None else choice.config
     if path is not None:
-        values = settings_in(path, verb)
         try:
             config = override(config, values)
         except UserError as error:
@@ -53,7 +57,31 @@ def config_from_arguments(arguments: Sequence[str], verb: str) -> tuple[str, Pre
     check_options(name, config, rest)
     prog, style = f"electra {verb} {preset or '--config FILE'}", tyro.conf.AvoidSubcommands
     description = describe_preset(name)
-    return name, parse(PretrainConfig, style, default=config, args=rest, prog=prog, description=description)
+    config = parse(PretrainConfig, style, default=config, args=rest, prog=prog, description=description)
+    if choice is not None and os.environ.get("RANK", "0") == "0":
+        print(f"{AUTO} chooses these settings; yours come on top:", *choice.reasons, sep="\n  ", flush=True)
+    return name, config
+
+
+def choose_for(values: dict[str, Any], arguments: Sequence[str]) -> Choice:
+    """What auto chooses, for the settings of a file and the arguments. For --help nothing is measured."""
+    check_options(AUTO, auto_example().config, arguments)
+    if {"-h", "--help"} & {*arguments}:
+        return auto_example()
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ASKED:
+        kind: dict[str, Any] = {"action": "store_true"} if name == "plain" else {"type": NUMBERS.get(name, str)}
+        parser.add_argument(*{f"--{name.replace('_', '-')}", f"--{name}"}, default=argparse.SUPPRESS, **kind)
+    try:
+        given = values | vars(parser.parse_known_args(arguments)[0])
+    except argparse.ArgumentError as error:
+        raise UserError(f"{AUTO}: {error}") from None
+    from electrakit.train.auto import choose_recipe
+
+    return choose_recipe(**{name: given[name] for name in ("vocab_size", *ASKED) if name in given})
+
+
+NUMBERS = {"length": int, "batch_size": int}
 
 
 def preset_options(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -111,7 +139,10 @@ def describe_preset(name: str) -> str:
     """The preset's description and its own options."""
     options = [f"--{option} {'|'.join(choices)}" for option, choices in choices_of(name).items()]
     own = ", ".join([*options, "--vocab-size N (of both networks)", "--config FILE (JSON or YAML)"])
-    doc = inspect.getdoc(PRESETS[name]) if name in PRESETS else f"The settings of {name}."
+    if name == AUTO:
+        doc: str | None = f"{AUTO_HELP} The defaults below are those of an hour on two cores."
+    else:
+        doc = inspect.getdoc(PRESETS[name]) if name in PRESETS else f"The settings of {name}."
     return f"{doc}\n\nOptions of this preset: {own}. Everything else can be changed too:"
 
 
@@ -122,6 +153,7 @@ def usage(verb: str) -> str:
         "",
         "presets:",
     ]
+    lines += [f"  {AUTO:26}{AUTO_HELP}"]
     lines += [f"  {name:26}{(preset.__doc__ or '').splitlines()[0]}" for name, preset in PRESETS.items()]
     config = "--config reads settings from a JSON or YAML file, such as the config.json of a run."
     return "\n".join([*lines, "", f"electra {verb} PRESET --help lists the settings. {config}"])

@@ -21,11 +21,15 @@ from electrakit.config import corpus, finetune, outputs
 from electrakit.config.base import Settings
 from electrakit.config.presets import PRESETS
 from electrakit.config.pretrain import PretrainConfig
+from electrakit.model.auto import Choice, choose
 
 STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.HelptextFromCommentsOff)
 PARTS = [entry.name for entry in fields(PretrainConfig)]
 STORED_SETTINGS = {"prepare": "manifest.json", **dict.fromkeys(("finetune", "glue", "search"), "config.json")}
 """The file with its settings that a verb writes into --out."""
+
+AUTO = "auto"
+AUTO_HELP = "Settings chosen for --budget, the time that training may take, on this machine and for this --data."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +128,18 @@ def parse(kind: Any, *style: Any, **options: Any) -> Any:
         raise
 
 
+def auto_example() -> Choice:
+    """What help and completion show: an hour on two cores."""
+    return choose(budget_seconds=3600, flops_per_second=60e9)
+
+
 def _with_presets(kind: type[Any]) -> type[Any]:
     """The arguments of `show` and `pretrain` with all presets and their settings, for shell completion."""
     presets: list[Any] = [
         Annotated[PretrainConfig, subcommand(name, default=preset(), description=inspect.getdoc(preset))]
         for name, preset in PRESETS.items()
     ]
+    presets.append(Annotated[PretrainConfig, subcommand(AUTO, default=auto_example().config, description=AUTO_HELP)])
     return make_dataclass(kind.__name__, [("preset", functools.reduce(operator.or_, presets))])
 
 

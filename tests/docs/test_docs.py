@@ -14,7 +14,7 @@ import pytest
 import electrakit as ek
 from electrakit import presets
 from electrakit.cli import preset_arguments
-from electrakit.cli.verbs import VERBS, parse_verb
+from electrakit.cli.verbs import AUTO, VERBS, parse_verb
 from electrakit.common.errors import UserError
 from electrakit.config.finetune import FINETUNE_PRESETS
 from tests.helpers.documents import (
@@ -47,6 +47,9 @@ def parse(words: list[str]) -> None:
     """Read a command as `electra` would; SystemExit or UserError if it cannot."""
     verb, *rest = words
     if verb in ("pretrain", "show"):
+        if rest[0] == AUTO:  # it would measure the machine, and read the shards
+            assert "--budget" in rest or "--help" in rest
+            rest[0] = "modern_mini"
         preset_arguments.config_from_arguments(rest, verb)
         return
     if "--preset" in rest and rest[place := rest.index("--preset") + 1] not in FINETUNE_PRESETS:

@@ -14,9 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electrakit import pretrain
+from electrakit import presets, pretrain
 from electrakit.config.pretrain import PretrainConfig
+from electrakit.model.auto import USEFUL_SHARE, choose
 from electrakit.runs.files import PretrainRun, read_metrics
+from electrakit.runs.settings import read_config
 from tests.helpers.processes import HANG, wait_until
 
 WORKER = """
@@ -226,3 +228,28 @@ def test_others_wait_for_on_checkpoint_longer_than_for_each_other(tiny):
     code = WORKER.replace("stop_after = ", f"{IMPATIENT}\nstop_after = ", 1)
     finished(torchrun(config, code=code))
     assert json.loads((config.run / "status.json").read_text()) == {"step": 4, "is_complete": True}
+
+
+AUTO_WORKER = """
+import json, sys
+import torch
+from electrakit import choose_recipe, pretrain
+from electrakit.train import auto
+torch.set_num_threads(1)
+settings = json.load(open(sys.argv[1]))
+changes = {name: settings[name] for name in ("data", "run", "batch_size")}
+auto.measure_speed = lambda device, dtype: 1e9 * (1 + torch.distributed.get_rank())
+small = {"discriminator": {"num_layers": 1}, "generator": {"num_layers": 1}, "valid_rows": 8}
+config = choose_recipe(budget="2d", **small, **changes).config
+pretrain(config, stop_after=2)
+"""
+
+
+@pytest.mark.long
+def test_two_processes_decide_for_their_speeds_together(shards, tmp_path):
+    given = presets.modern_tiny(data=shards, run=tmp_path / "run", batch_size=4)
+    finished(torchrun(given, code=AUTO_WORKER))
+    manifest = json.loads((shards / "manifest.json").read_text())
+    num_tokens = manifest["splits"]["train"]["rows"] * 32
+    expected = choose(2 * 86_400, 3e9 * USEFUL_SHARE["cpu"], num_tokens, manifest["vocab_size"], 32, batch_size=4)
+    assert read_config(tmp_path / "run").settings.steps == expected.config.steps

@@ -1,0 +1,175 @@
+"""Chooses the settings of `electra pretrain auto` from time, speed and corpus. Arithmetic only: no torch, nothing is measured here."""
+
+from dataclasses import dataclass
+from math import log2, sqrt
+from typing import Any
+
+from electrakit.common.words import format_duration, format_number
+from electrakit.config.network import NetworkConfig
+from electrakit.config.presets import networks
+from electrakit.config.pretrain import ObjectiveConfig, OptimConfig, PretrainConfig
+from electrakit.model.counts import num_elements, parameter_shapes, useful_flops
+
+
+@dataclass(frozen=True)
+class Size:
+    """A body of the ladder, and the peak rate of Muon for it."""
+
+    num_layers: int
+    hidden_size: int
+    lr: float
+
+    def __str__(self) -> str:
+        return f"{self.num_layers} layers of {self.hidden_size}"
+
+
+# Everything that was chosen by hand. All of it is provisional: docs/log.md has what was measured.
+LADDER = (
+    Size(6, 128, 3e-3),  # modern_mini
+    Size(6, 192, 3e-3),
+    Size(8, 256, 2e-3),
+    Size(12, 256, 2e-3),  # modern_small
+    Size(12, 384, 1e-3),
+    Size(12, 512, 1e-3),
+    Size(12, 768, 1e-3),
+)
+TOKENS_PER_PARAMETER = 20  # the largest body that sees so many for each parameter of its layers is taken
+GENERATOR_DEPTH = 1 / 2  # of the discriminator's layers
+ADAM_SHARE = 1 / 4  # of Muon's rate
+WARMUP_SHARE = 0.05  # of the steps
+SMALLEST_BATCH, LARGEST_BATCH = 32 * 128, 256 * 128  # tokens
+SMALLEST_BATCH_SUITS = 2.5e6  # tokens of a run; from there the batch grows with the square root
+MANY_EPOCHS, DROPOUT = 4, 0.1  # a text that is seen so often is learned by heart without dropout
+TEMPERATURES = 2.0, 1.0  # at the start and at the end
+# Of the speed of large matrix products. On a CPU, steps alone reach .6; a GPU was not measured.
+USEFUL_SHARE = {"cpu": 0.5, "cuda": 0.25}
+MEASURED_FLOPS = 1.5e14  # the half-hour run of modern_mini, 2,900 steps: above, the rules extrapolate
+
+LONGEST_BETWEEN_CHECKPOINTS = 1800  # seconds
+VALID_ROWS, VALIDATION_SHARE = 256, 0.03  # of the time, at most
+VALIDATION_COST = (VALID_ROWS + 3 * 64) / 3  # in rows of training: forward only, and 64 rows of each corruption
+DEFAULT_VOCAB_SIZE, DEFAULT_LENGTH = 30_522, 128  # without shards
+
+ASKED = ("data", "run", "budget", "length", "batch_size", "precision", "plain")
+"""The settings that the choice depends on, besides `vocab_size`."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings, and why: one line for each decision."""
+
+    config: PretrainConfig
+    reasons: tuple[str, ...]
+
+
+def choose(
+    budget_seconds: float,
+    flops_per_second: float,
+    num_tokens: int | None = None,
+    vocab_size: int = DEFAULT_VOCAB_SIZE,
+    length: int = DEFAULT_LENGTH,
+    batch_size: int | None = None,
+) -> Choice:
+    """The settings for a budget.
+
+    Args:
+        budget_seconds: time of the training.
+        flops_per_second: of useful matrix products (`model.counts.useful_flops`) that training reaches on this machine.
+        num_tokens: of the corpus, padding included; None: enough for the budget.
+        vocab_size: of the tokenizer.
+        length: tokens in a row.
+        batch_size: rows of a step, if the user has set it.
+    """
+    flops = budget_seconds * flops_per_second
+    seen = [tokens_in(flops, size, vocab_size, length) for size in LADDER]
+    ratios = [tokens / body_parameters(size) for size, tokens in zip(LADDER, seen, strict=True)]
+    place = max((place for place, ratio in enumerate(ratios) if ratio >= TOKENS_PER_PARAMETER), default=0)
+    size = LADDER[place]
+    why_batch = "it grows with the square root of the tokens" if batch_size is None else "as given"
+    batch_size = batch_size or choose_batch_size(seen[place], length)
+    steps = max(1, round(seen[place] / (batch_size * length)))
+    run_tokens = steps * batch_size * length
+    epochs = 0.0 if num_tokens is None else run_tokens / num_tokens
+    dropout = DROPOUT if epochs > MANY_EPOCHS else 0.0
+    interval = max(1, min(steps // 10, int(steps * LONGEST_BETWEEN_CHECKPOINTS / budget_seconds)))
+    optim = OptimConfig(
+        name="muon", lr=size.lr, adam_lr=size.lr * ADAM_SHARE, warmup_steps=max(1, round(steps * WARMUP_SHARE))
+    )
+    config = PretrainConfig(
+        **pair(size, vocab_size, length, dropout),
+        length=length,
+        steps=steps,
+        batch_size=batch_size,
+        objective=ObjectiveConfig(temperature=TEMPERATURES[0], final_temperature=TEMPERATURES[1]),
+        optim=optim,
+        init_embeddings="counts",
+        log_every=max(1, min(100, steps // 100)),
+        valid_every=max(interval, min(steps, round(VALIDATION_COST / VALIDATION_SHARE / batch_size))),
+        valid_rows=VALID_ROWS,
+        save_every=interval,
+    )
+    extrapolates = ", more than was measured: an extrapolation" * (flops > MEASURED_FLOPS)
+    reasons = (
+        f"budget: {format_duration(budget_seconds)} at {format_number(flops_per_second)}FLOP/s are {flops:.3g} FLOPs{extrapolates}",
+        f"size: {size}, {format_number(body_parameters(size))} parameters in the layers: {why_this_size(place, ratios)}",
+        f"tokens: {format_number(run_tokens)} in {steps:,} steps, {epochs_text(num_tokens, epochs)}",
+        f"batch: {batch_size:,} rows of {length:,} tokens; {why_batch}",
+        f"rates: Muon {optim.lr:g}, AdamW {optim.adam_lr:g}, for a width of {size.hidden_size}; {optim.warmup_steps:,} steps of warm-up",
+        "start: word vectors from counts of the corpus; "
+        f"replacements sampled at temperature {TEMPERATURES[0]:g}, falling to {TEMPERATURES[1]:g}",
+        "expect: docs/recipes.md has what was measured; the rules are provisional",
+    )
+    return Choice(config, reasons)
+
+
+def pair(size: Size, vocab_size: int, length: int, dropout: float = 0.0) -> dict[str, Any]:
+    """The two networks."""
+    discriminator = NetworkConfig(
+        vocab_size=vocab_size,
+        num_layers=size.num_layers,
+        hidden_size=size.hidden_size,
+        ffn_size=4 * size.hidden_size,
+        num_heads=size.hidden_size // 64,
+        max_length=max(512, length),
+        dropout=dropout,
+        attention_dropout=dropout,
+    )
+    return networks(discriminator, GENERATOR_DEPTH, "modern")
+
+
+def tokens_in(flops: float, size: Size, vocab_size: int, length: int) -> float:
+    """How many a body sees for these FLOPs."""
+    config = PretrainConfig(**pair(size, vocab_size, length), length=length)
+    return flops / useful_flops(config) * length
+
+
+def body_parameters(size: Size) -> int:
+    """Of the layers: tables are looked up, and learn as fast in a large body as in a small one."""
+    discriminator = pair(size, DEFAULT_VOCAB_SIZE, DEFAULT_LENGTH)["discriminator"]
+    return num_elements(parameter_shapes(discriminator, "replaced")["layers"])
+
+
+def choose_batch_size(run_tokens: float, length: int) -> int:
+    """Rows: a power of two of tokens, which grows with the square root of the run's."""
+    wanted = SMALLEST_BATCH * sqrt(run_tokens / SMALLEST_BATCH_SUITS)
+    tokens = 2 ** round(log2(min(max(wanted, SMALLEST_BATCH), LARGEST_BATCH)))
+    return max(1, tokens // length)
+
+
+def why_this_size(place: int, ratios: list[float]) -> str:
+    """Compared with the rule, and with the next one of the ladder."""
+    rule = f"{ratios[place]:.3g} tokens for each"
+    if ratios[place] < TOKENS_PER_PARAMETER:
+        return f"{rule}, less than the {TOKENS_PER_PARAMETER} that are wanted, but it is the smallest"
+    if place == len(LADDER) - 1:
+        return f"{rule}, at least {TOKENS_PER_PARAMETER} are wanted; it is the largest"
+    return f"{rule}, at least {TOKENS_PER_PARAMETER} are wanted; {LADDER[place + 1]} would have {ratios[place + 1]:.3g}"
+
+
+def epochs_text(num_tokens: int | None, epochs: float) -> str:
+    if num_tokens is None:
+        return "each seen once: without --data, a corpus that is large enough is assumed"
+    text = f"{epochs:.3g} epochs over the corpus of {format_number(num_tokens)}"
+    if epochs <= MANY_EPOCHS:
+        return f"{text}; no dropout"
+    return f"{text}, more than {MANY_EPOCHS}: dropout {DROPOUT:g}; fewer steps would not help, more text would"

@@ -1,0 +1,103 @@
+"""`electra pretrain auto`: it decides once, on every rank the same, and what the user gives wins."""
+
+import json
+
+import pytest
+import torch
+
+import electrakit as ek
+from electrakit.cli.preset_arguments import config_from_arguments
+from electrakit.cli.show_preset import show
+from electrakit.common.errors import UserError
+from electrakit.model.auto import USEFUL_SHARE, choose
+from electrakit.runs.settings import read_config
+from electrakit.train import auto
+
+SMALL = {"discriminator": {"num_layers": 1}, "generator": {"num_layers": 1}, "batch_size": 4, "valid_rows": 8}
+
+
+@pytest.fixture
+def set_speed(monkeypatch):
+    """Of matrix products, instead of a measurement."""
+    return lambda speed: monkeypatch.setattr(auto, "measure_speed", lambda device, dtype: speed)
+
+
+def test_a_machine_has_a_speed(monkeypatch):
+    monkeypatch.setattr(auto, "TIMED_SECONDS", 0.0)
+    monkeypatch.setitem(auto.WIDTHS, "cpu", 64)
+    assert auto.measure_speed(torch.device("cpu"), torch.float32) > 0
+
+
+def test_the_choice_is_that_for_the_speed_and_the_shards_and_changes_win(shards, set_speed):
+    set_speed(2e12)
+    manifest = json.loads((shards / "manifest.json").read_text())
+    num_tokens = manifest["splits"]["train"]["rows"] * 32
+    expected = choose(3600, 2e12 * USEFUL_SHARE["cpu"], num_tokens, manifest["vocab_size"], 32)
+    choice = ek.choose_recipe(data=shards, budget="1h", optim={"lr": 1e-3})
+    assert choice.config == ek.presets.override(
+        expected.config, {"data": shards, "budget": "1h", "optim": {"lr": 1e-3}}
+    )
+    assert choice.reasons[1:] == expected.reasons and "2 TFLOP/s" in choice.reasons[0]
+
+
+def test_a_run_that_was_started_is_not_decided_again(shards, tmp_path, set_speed):
+    changes = {"data": shards, "run": tmp_path / "run", "budget": "2d"}
+    set_speed(1e9)
+    first = ek.choose_recipe(**changes, **SMALL).config
+    ek.pretrain(first, stop_after=2)
+    set_speed(1e15)
+    choice = ek.choose_recipe(**changes, log_every=1)
+    assert choice.config.identity() == read_config(tmp_path / "run").settings.identity()
+    assert choice.config.steps == first.steps and choice.config.log_every == 1 and "kept" in choice.reasons[0]
+    assert ek.pretrain(choice.config, stop_after=3).step == 3
+    # on the command line, too; and what is given now wins
+    arguments = ["auto", "--data", str(shards), "--run", str(tmp_path / "run"), "--budget", "3d", "--save-every", "7"]
+    _, config = config_from_arguments(arguments, verb="pretrain")
+    assert config.identity() == choice.config.identity() and (config.budget, config.save_every) == ("3d", 7)
+    other = ek.choose_recipe(**{**changes, "run": tmp_path / "other"}).config
+    assert other.discriminator.hidden_size > first.discriminator.hidden_size
+
+
+def test_show_prints_the_reasons_and_then_the_settings(shards, set_speed, capsys):
+    set_speed(120e9)
+    show(["auto", "--budget", "8h", "--data", str(shards), "--optim.lr", "0.0017", "--batch_size=16"])
+    text = capsys.readouterr().out
+    for words in ("120 GFLOP/s", "8 h 0 min", "epochs over the corpus", "lr 0.0017", "of 16 rows", "warm-up"):
+        assert words in text
+    assert text.index("speed:") < text.index("optimizer")
+    show(["auto", "--budget", "30m", "--vocab-size", "5000", "--length", "64"])
+    text = capsys.readouterr().out
+    assert "assumed" in text and "5,000" in text and "rows of 64 tokens" in text and "warning" not in text
+
+
+def test_settings_in_a_file_count(tmp_path, set_speed):
+    set_speed(120e9)
+    (tmp_path / "mine.json").write_text(json.dumps({"budget": "1h", "optim": {"lr": 0.002}}))
+    _, config = config_from_arguments(["auto", "--config", str(tmp_path / "mine.json")], verb="show")
+    assert config.optim.lr == 0.002 and config.budget == "1h" and config.steps == choose(3600, 60e9).config.steps
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "auto needs a budget.*--budget 1h"),
+        ("--budget soon", "budget is 'soon'"),
+        ("--budget 1h --data nowhere", "no shards folder nowhere"),
+        ("--budget 1h --wobble 3", "auto has no option --wobble"),
+        ("--budget 1h --batch-size many", "--batch-size.*invalid int value"),
+        ("--budget 1h --precision fp8", "precision must be one of"),
+    ],
+)
+def test_mistakes_are_said_in_one_line_before_anything_is_measured(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr(auto, "measure_speed", None)
+    with pytest.raises(UserError, match=message):
+        show(["auto", *arguments.split()])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_help_measures_nothing_and_lists_auto(monkeypatch, capsys):
+    monkeypatch.setattr(auto, "measure_speed", None)
+    for arguments in (["--help"], ["auto", "--help"]):
+        with pytest.raises(SystemExit):
+            show(arguments)
+        assert "Settings chosen for --budget" in capsys.readouterr().out
