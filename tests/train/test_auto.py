@@ -40,6 +40,7 @@ def test_the_choice_is_that_for_the_speed_and_the_shards_and_changes_win(shards,
     assert choice.reasons[1:] == expected.reasons and "2 TFLOP/s" in choice.reasons[0]
 
 
+@pytest.mark.long
 def test_a_run_that_was_started_is_not_decided_again(shards, tmp_path, set_speed):
     changes = {"data": shards, "run": tmp_path / "run", "budget": "2d"}
     set_speed(1e9)
