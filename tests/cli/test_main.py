@@ -308,7 +308,7 @@ FAKES = {
 echo "$@" > called
 [ -n "$STATUS" ] && echo "$STATUS" > run/status.json
 [ -n "$WAITS" ] || exit 3
-trap 'touch asked; while [ ! -e asked_again ]; do sleep 0.05; done; [ -n "$AFTER" ] && echo "$AFTER" > run/status.json; exit 0' USR1
+trap 'trap "" USR1; touch asked; while [ ! -e asked_again ]; do sleep 0.05; done; [ -n "$AFTER" ] && echo "$AFTER" > run/status.json; exit 0' USR1
 touch ready
 while :; do sleep 0.05; done
 """,
