@@ -23,22 +23,22 @@ class Size:
         return f"{self.num_layers} layers of {self.hidden_size}"
 
 
-# Everything that was chosen by hand. All of it is provisional: docs/log.md has what was measured.
+# Everything that was chosen by hand. All of it is provisional: docs/log.md has what was measured, at 6 layers of 128 only.
 LADDER = (
-    Size(6, 128, 3e-3),  # modern_mini
-    Size(6, 192, 3e-3),
-    Size(8, 256, 2e-3),
-    Size(12, 256, 2e-3),  # modern_small
-    Size(12, 384, 1e-3),
-    Size(12, 512, 1e-3),
+    Size(6, 128, 1e-2),  # modern_mini
+    Size(6, 192, 7e-3),
+    Size(8, 256, 5e-3),
+    Size(12, 256, 5e-3),  # modern_small
+    Size(12, 384, 3e-3),
+    Size(12, 512, 2e-3),
     Size(12, 768, 1e-3),
 )
 TOKENS_PER_PARAMETER = 20  # the largest body that sees so many for each parameter of its layers is taken
 GENERATOR_DEPTH = 1 / 2  # of the discriminator's layers
-ADAM_SHARE = 1 / 4  # of Muon's rate
-WARMUP_SHARE = 0.05  # of the steps
-SMALLEST_BATCH, LARGEST_BATCH = 32 * 128, 256 * 128  # tokens
-SMALLEST_BATCH_SUITS = 2.5e6  # tokens of a run; from there the batch grows with the square root
+ADAM_SHARE = 1 / 10  # of Muon's rate
+WARMUP_SHARE = 0.1  # of the steps
+SMALLEST_BATCH, LARGEST_BATCH = 16 * 128, 256 * 128  # tokens
+SMALLEST_BATCH_SUITS = 1.25e6  # tokens of a run; from there the batch grows with the square root
 MANY_EPOCHS, DROPOUT = 4, 0.1  # a text that is seen so often is learned by heart without dropout
 TEMPERATURES = 2.0, 1.0  # at the start and at the end
 # Of the speed of large matrix products. On a CPU, steps alone reach .6; a GPU was not measured.
