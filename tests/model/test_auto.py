@@ -17,6 +17,7 @@ from electrakit.model.auto import (
     MANY_EPOCHS,
     SMALLEST_BATCH,
     TOKENS_PER_PARAMETER,
+    WARMUP_SHARE,
     body_parameters,
     choose,
 )
@@ -41,7 +42,7 @@ def test_the_work_fits_the_budget_and_the_body_its_rule(seconds, speed, num_toke
     ratio = config.num_tokens / body_parameters(LADDER[place])
     assert place == 0 or ratio >= 0.9 * TOKENS_PER_PARAMETER or config.steps < 10
     assert config.length == length and config.discriminator.vocab_size == vocab_size
-    assert config.optim.warmup_steps <= max(1, 0.06 * config.steps) and config.save_every <= config.steps
+    assert config.optim.warmup_steps == max(1, round(WARMUP_SHARE * config.steps)) and config.save_every <= config.steps
     num_validations = config.steps // config.valid_every  # one of them may be the last step's, which every run has
     assert (num_validations - 1) * config.valid_rows / 3 <= 0.031 * config.batch_size * config.steps
     assert SMALLEST_BATCH - length <= config.batch_size * length <= LARGEST_BATCH
