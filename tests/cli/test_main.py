@@ -308,7 +308,14 @@ FAKES = {
 echo "$@" > called
 [ -n "$STATUS" ] && echo "$STATUS" > run/status.json
 [ -n "$WAITS" ] || exit 3
-trap 'trap "" USR1; touch asked; while [ ! -e asked_again ]; do sleep 0.05; done; [ -n "$AFTER" ] && echo "$AFTER" > run/status.json; exit 0' USR1
+stop() {
+    trap "" USR1
+    touch asked
+    while [ ! -e asked_again ]; do sleep 0.05; done
+    [ -n "$AFTER" ] && echo "$AFTER" > run/status.json
+    exit 0
+}
+trap stop USR1
 touch ready
 while :; do sleep 0.05; done
 """,
