@@ -138,7 +138,9 @@ def share_text(config: PretrainConfig) -> str:
         return "nothing"
     names = {"word": "words", "position": "positions", "segment": "segments", "embedding_norm": "their norm"}
     listed = [text for part, text in names.items() if part in parts]
-    rest = ", everything but the heads" if config.share == "encoder" else ", and the generator's output table"
+    output = ", and the generator's output table"
+    rests = {"encoder": ", everything but the heads", "layers": f", {config.generator.num_layers} layers{output}"}
+    rest = rests.get(config.share, output)
     return f"{config.share}: {', '.join(listed)}{rest}"
 
 

@@ -12,7 +12,7 @@ from electrakit.config.base import Settings, check_at_least, check_below_one, ch
 from electrakit.config.network import NetworkConfig
 
 PretrainPrecision = Literal["auto", "fp32", "bf16"]
-Share = Literal["nothing", "embeddings", "encoder"]
+Share = Literal["nothing", "embeddings", "layers", "encoder"]
 ObjectiveKind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]
 OptimizerName = Literal["official_adam", "adamw", "lamb", "muon"]
 Schedule = Literal["official", "linear", "cosine", "cosine_restarts", "constant"]
@@ -148,7 +148,7 @@ class PretrainConfig(Settings):
     ngrams: bool = False
     """Sample replacements by counts of neighbouring words too: the generator learns what they leave over. Without one, by them alone."""
     share: Share = "embeddings"
-    """Which weights the two networks share."""
+    """Which weights the two networks share. `layers`: also the generator's layers, which are the discriminator's first ones."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     """The training objective."""
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -236,10 +236,11 @@ class PretrainConfig(Settings):
         must_agree: dict[str, list[str]] = {
             "nothing": [],
             "embeddings": ["embedding_size", *(["max_length"] if is_one_body and generator.body != "modern" else [])],
+            "layers": ["body", *SHARED_ENCODER_SIZES],
             "encoder": ["body", *SHARED_ENCODER_SIZES, *(["num_layers"] if generator.body != "albert" else [])],
         }
-        what = "the encoder" if self.share == "encoder" else "embeddings"
-        way_out = "embeddings" if self.share == "encoder" else "nothing"
+        what = {"encoder": "the encoder", "layers": "layers"}.get(self.share, "embeddings")
+        way_out = "nothing" if self.share == "embeddings" else "embeddings"
         for name in must_agree[self.share]:
             ours, theirs = getattr(generator, name), getattr(discriminator, name)
             if ours != theirs:
@@ -247,6 +248,11 @@ class PretrainConfig(Settings):
                     f"cannot share {what}: generator.{name} is {ours}, discriminator.{name} {theirs}; "
                     f"make them equal or use share='{way_out}'"
                 )
+        if self.share == "layers" and generator.num_layers > discriminator.num_layers:
+            raise UserError(
+                f"cannot share layers: generator.num_layers is {generator.num_layers}, discriminator.num_layers only "
+                f"{discriminator.num_layers}; make the generator shallower or use share='embeddings'"
+            )
 
     @classmethod
     def unwrap(cls, content: Any, path: Path) -> Any:

@@ -255,7 +255,7 @@ def clipping(evidence: Evidence) -> Iterator[Finding]:
 def sharing(evidence: Evidence) -> Iterator[Finding]:
     """Whether the two networks of the newest checkpoint have the same word embeddings."""
     share, checkpoint = evidence.run.stored.share, evidence.run.checkpoint
-    if share not in ("embeddings", "encoder") or not evidence.run.stored.generator or checkpoint is None:
+    if share not in ("embeddings", "layers", "encoder") or not evidence.run.stored.generator or checkpoint is None:
         return
     tables = [word_table(checkpoint / name / layout.WEIGHTS_FILE) for name in ("generator", "discriminator")]
     if tables[0] is None or tables[1] is None or np.array_equal(tables[0], tables[1]):

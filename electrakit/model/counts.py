@@ -65,12 +65,15 @@ def num_objective_parameters(config: PretrainConfig) -> int:
 
 
 def shared_parts(config: PretrainConfig) -> set[str]:
-    """The parts that generator and discriminator share: those that `share` names and that have the same shapes."""
+    """The parts of the generator that are the discriminator's, too: those that `share` names and that have the same shapes."""
     if config.generator is None or config.share == "nothing":
         return set()
     ours, theirs = (parameter_shapes(network, "words") for network in (config.generator, config.discriminator))
-    can_share = EMBEDDINGS if config.share == "embeddings" else {*ours} - {*HEAD_PARTS}
-    return {part for part in can_share if ours.get(part) == theirs.get(part) and part in ours}
+    after_layers = {*HEAD_PARTS, *(("last_norm",) if config.share == "layers" else ())}
+    can_share = EMBEDDINGS if config.share == "embeddings" else {*ours} - after_layers
+    shared = {part for part in can_share if part in ours and part in theirs}
+    # The generator's layers may be the first ones of more.
+    return {part for part in shared if ours[part] == theirs[part][: len(ours[part])]}
 
 
 EMBEDDINGS = ("word", "position", "segment", "embedding_norm", "embedding_bias")
@@ -92,7 +95,8 @@ def parameter_shapes(network: NetworkConfig, head: HeadKind) -> dict[str, Shapes
             "word": ((vocab, hidden),),
             "embedding_norm": ((hidden,),),
             "layers": layer_shapes(network) * network.num_layers,
-            "norms": ((hidden,),) * (2 * network.num_layers),  # two of each layer but the first, and a last one
+            "norms": ((hidden,),) * (2 * network.num_layers - 1),  # two of each layer, one of the first
+            "last_norm": ((hidden,),),
             "head": ((hidden, hidden), (hidden,)),
         }
     else:

@@ -1,5 +1,6 @@
-"""Ties the weights of a generator to those of a discriminator: nothing, the embeddings, or the encoder."""
+"""Ties the weights of a generator to those of a discriminator: nothing, the embeddings, the lower layers too, or the encoder."""
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
@@ -21,6 +22,8 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
     - `nothing`: two separate networks; the generator's input and output word tables stay one.
     - `embeddings`: word, position and segment tables, the embedding LayerNorm, and the generator's output table. Two networks of
       different families share what both have in the same shape, at least the word table. In plain modules: the tables of the same name.
+    - `layers`: the embeddings, and the generator's layers are the discriminator's first ones. What follows the layers, a last norm and the
+      heads, stays separate.
     - `encoder`: everything but the heads. The bodies must be equal: sizes, number of heads, and every setting that changes the computation.
 
     They stay tied after `.to()`, `load_state_dict`, `deepcopy` of the pair and under DDP. Where torch makes new parameters (`.to("meta")`,
@@ -36,8 +39,10 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
         if shared := shared_parameters(generator, discriminator):
             raise UserError(f"share='nothing', but generator and discriminator share {shared[0]}; build them apart")
     else:
-        find = embedding_replacements if share == "embeddings" else encoder_replacements
-        replacements = find(generator, discriminator)
+        if share == "embeddings":
+            replacements = embedding_replacements(generator, discriminator)
+        else:
+            replacements = encoder_replacements(generator, discriminator, only_layers=share == "layers")
         _replace(generator, replacements)
         known = {id(parameter) for parameter in generator.parameters()}
         assert all(id(new) in known for _, new in replacements), "a parameter was not replaced"
@@ -238,27 +243,40 @@ def _known_parts(model: nn.Module) -> dict[str, nn.Parameter]:
 # The encoder
 
 
-def encoder_replacements(generator: nn.Module, discriminator: nn.Module) -> Replacements:
-    """Match all parameters of the two bodies by name."""
+def encoder_replacements(generator: nn.Module, discriminator: nn.Module, only_layers: bool = False) -> Replacements:
+    """Match all parameters of the two bodies by name. `only_layers`: of the generator's those up to its last layer."""
+    what = "layers" if only_layers else "the encoder"
     # Weights of equal shapes may be used differently: with another number of heads, or other position numbers.
     mine, others = _used_settings(generator), _used_settings(discriminator)
     for name in [*mine, *others]:
-        if mine.get(name) != others.get(name):
+        value, other_value = mine.get(name), others.get(name)
+        if only_layers and isinstance(value, list) and isinstance(other_value, list):  # one entry for each layer
+            other_value = other_value[: len(value)]
+        if value != other_value:
             raise UserError(
-                f"cannot share the encoder: generator has {name} {mine.get(name)}, discriminator {others.get(name)}; "
+                f"cannot share {what}: generator has {name} {value}, discriminator {other_value}; "
                 "make them equal or use share='embeddings'"
             )
     ours, theirs = _body_parameters(generator, discriminator), _body_parameters(discriminator, generator)
-    for name in [*ours, *theirs]:
+    if only_layers:
+        ours = _up_to_last_layer(ours)
+    for name in [*ours, *([] if only_layers else theirs)]:
         size, other = (tuple(body[name].shape) if name in body else None for body in (ours, theirs))
         if size != other:
             raise UserError(
-                f"cannot share the encoder: generator has size {size} for {name}, discriminator {other}; "
+                f"cannot share {what}: generator has size {size} for {name}, discriminator {other}; "
                 "give both the same sizes or use share='embeddings'"
             )
     if not ours:
-        raise UserError("cannot share the encoder: no parts with the same name; use share='nothing'")
+        raise UserError(f"cannot share {what}: no parts with the same name; use share='nothing'")
     return [(parameter, theirs[name]) for name, parameter in ours.items()]
+
+
+def _up_to_last_layer(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """Those in the order of the computation; layers are numbered."""
+    names = list(parameters)
+    last = max((place for place, name in enumerate(names) if re.search(r"(^|\.)\d+\.", name)), default=-1)
+    return {name: parameters[name] for name in names[: last + 1]}
 
 
 USED_SETTINGS = (

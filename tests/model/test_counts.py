@@ -46,6 +46,8 @@ CONFIGS = {
     "modern generator, classic discriminator": presets.electra_small(
         discriminator={"embedding_size": 256}, generator=presets.modern_small().generator
     ),
+    "modern, shared layers": presets.modern_small(share="layers"),
+    "classic, shared layers": presets.electra_small(generator=NetworkConfig(num_layers=4), share="layers"),
     "nothing shared": presets.electra_small(share="nothing"),
     "uniform generator": presets.electra_small(generator=None),
     "bert, all tokens": presets.electra_small_owt(objective={"kind": "all_tokens_mlm"}),

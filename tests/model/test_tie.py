@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,24 @@ def test_sizes_that_do_not_fit_are_both_named_with_the_way_out(changes: dict[str
     with pytest.raises(UserError, match=f"generator has size {sizes}; make them equal or use share='nothing'"):
         tie(generator, discriminator)
     assert [id(parameter) for parameter in generator.parameters()] == before  # nothing half done
+
+
+@pytest.mark.parametrize("body", ["classic", "modern"])
+def test_a_generator_of_the_discriminators_first_layers(body: str) -> None:
+    config = replace(our_pair(body)[1].config, num_layers=3)
+    discriminator = Discriminator(config)
+    generator = Generator(replace(config, num_layers=2))
+    tie(generator, discriminator, share="layers")
+    theirs = dict(discriminator.named_parameters())
+    own = [name for name, weight in generator.named_parameters() if theirs.get(name) is not weight]
+    assert own and not any(name.startswith(("body.layers.", "body.embeddings.")) for name in own)
+    states = []
+    discriminator.body.layers[1].register_forward_hook(lambda _, __, output: states.append(output))
+    generator.body.layers[1].register_forward_hook(lambda _, __, output: states.append(output))
+    discriminator.eval()(ids()), generator.eval()(ids())
+    assert torch.equal(*states)
+    with pytest.raises(UserError, match="cannot share layers"):
+        tie(Generator(replace(config, num_layers=4)), discriminator, share="layers")
 
 
 @pytest.mark.parametrize("body", ["classic", "modern"])

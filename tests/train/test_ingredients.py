@@ -11,6 +11,8 @@ from electrakit.cli.preset_arguments import config_from_arguments
 from electrakit.common.errors import UserError
 from electrakit.data.counts import count_pairs
 from electrakit.model.counts import count_parameters
+from electrakit.runs.files import PretrainRun
+from electrakit.runs.settings import read_config
 from electrakit.train.word_vectors import WINDOW, word_vectors
 from tests.train.test_initial_weights import begun
 
@@ -27,16 +29,11 @@ def test_a_run_that_stops_and_resumes_ends_with_the_same_bits(tiny, preset, has_
     parts = pretrain(tiny("parts", preset, **changes))
     ours, theirs = (load_file(run.checkpoint / "model.safetensors") for run in (parts, whole))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert sum(tensor.numel() for tensor in ours.values()) == count_parameters(stored(whole)).total
+    assert sum(tensor.numel() for tensor in ours.values()) == count_parameters(read(whole)).total
 
 
-def stored(run) -> ek.presets.PretrainConfig:
-    return ek.RunFiles(run.path).config if hasattr(ek, "RunFiles") else read(run)
-
-
-def read(run):
-    from electrakit.runs.settings import read_config
-
+def read(run: PretrainRun) -> ek.presets.PretrainConfig:
+    """The settings that the run has stored."""
     return read_config(run.path).settings
 
 
@@ -87,3 +84,19 @@ def test_the_command_line_spells_a_generator_of_counts():
 def test_what_does_not_fit_together_is_refused(tiny, changes, message):
     with pytest.raises(UserError, match=message):
         tiny("run", **changes)
+
+
+@pytest.mark.parametrize("preset", ["modern_tiny"])
+def test_a_generator_of_shared_layers_resumes_with_the_same_bits_and_is_exported(tiny, preset, tmp_path):
+    changes = {"share": "layers", "generator": {"num_layers": 1}}
+    whole = pretrain(tiny("whole", preset, **changes))
+    pretrain(tiny("parts", preset, **changes), stop_after=7)
+    parts = pretrain(tiny("parts", preset, **changes))
+    ours, theirs = (load_file(run.checkpoint / "model.safetensors") for run in (parts, whole))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert sum(tensor.numel() for tensor in ours.values()) == count_parameters(read(whole)).total
+    ek.export(whole, tmp_path / "hf")
+    words = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf" / "generator")
+    found = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "hf")
+    lower, first = (model.base_model.layers[0].state_dict() for model in (words, found))
+    assert lower.keys() == first.keys() and all(torch.equal(lower[name], first[name]) for name in lower)
