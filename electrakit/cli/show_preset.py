@@ -20,7 +20,7 @@ from electrakit.model.counts import (
     shared_parts,
 )
 
-USUAL_LR = {"official_adam": 5e-4, "adamw": 5e-4, "lamb": 2e-3, "muon": 1e-3}
+USUAL_LR = {"official_adam": 5e-4, "adamw": 5e-4, "lamb": 2e-3, "muon": 3e-3}
 """ELECTRA-Small's in the paper, lmtuners' for LAMB; Muon's is modern_small's, which is not measured yet."""
 SIZES = {
     "layers": "num_layers",

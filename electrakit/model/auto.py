@@ -41,6 +41,7 @@ SMALLEST_BATCH, LARGEST_BATCH = 16 * 128, 256 * 128  # tokens
 SMALLEST_BATCH_SUITS = 1.25e6  # tokens of a run; from there the batch grows with the square root
 MANY_EPOCHS, DROPOUT = 4, 0.1  # a text that is seen so often is learned by heart without dropout
 TEMPERATURES = 2.0, 1.0  # at the start and at the end
+DISC_WEIGHT = 10.0  # of detection: the generator's layers are the discriminator's, and must learn from both
 # Of the speed of large matrix products. On a CPU, steps alone reach .6; a GPU was not measured.
 USEFUL_SHARE = {"cpu": 0.5, "cuda": 0.25}
 MEASURED_FLOPS = 1.5e14  # the half-hour run of modern_mini, 2,900 steps: above, the rules extrapolate
@@ -100,7 +101,10 @@ def choose(
         length=length,
         steps=steps,
         batch_size=batch_size,
-        objective=ObjectiveConfig(temperature=TEMPERATURES[0], final_temperature=TEMPERATURES[1]),
+        objective=ObjectiveConfig(
+            temperature=TEMPERATURES[0], final_temperature=TEMPERATURES[1], disc_weight=DISC_WEIGHT
+        ),
+        share="layers",
         optim=optim,
         init_embeddings="counts",
         log_every=max(1, min(100, steps // 100)),
@@ -115,7 +119,7 @@ def choose(
         f"tokens: {format_number(run_tokens)} in {steps:,} steps, {epochs_text(num_tokens, epochs)}",
         f"batch: {batch_size:,} rows of {length:,} tokens; {why_batch}",
         f"rates: Muon {optim.lr:g}, AdamW {optim.adam_lr:g}, for a width of {size.hidden_size}; {optim.warmup_steps:,} steps of warm-up",
-        "start: word vectors from counts of the corpus; "
+        "networks: the generator is the discriminator's lower half; word vectors start from counts of the corpus; "
         f"replacements sampled at temperature {TEMPERATURES[0]:g}, falling to {TEMPERATURES[1]:g}",
         "expect: docs/recipes.md has what was measured; the rules are provisional",
     )

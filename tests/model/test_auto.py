@@ -74,7 +74,7 @@ def test_the_ladder_grows_and_its_parameters_are_those_of_the_layers():
     sizes = [body_parameters(size) for size in LADDER]
     assert sizes == sorted(set(sizes))
     config = choose(60, 1e9).config
-    assert num_muon_parameters(config) == sizes[0] * 3 / 2  # the generator has half of the layers
+    assert num_muon_parameters(config) == sizes[0]  # the generator has layers of these
 
 
 def test_the_reasons_name_the_numbers():
