@@ -12,7 +12,7 @@ import electrakit as ek
 from electrakit.common.errors import UserError
 from electrakit.config.finetune import FinetuneConfig, GlueConfig, PredictConfig, SearchConfig
 from electrakit.finetune.finetune import find_data
-from electrakit.finetune.job import make_jobs, with_preset
+from electrakit.finetune.job import announce_preset, make_jobs, with_preset
 from tests.helpers.command_line import electra
 from tests.helpers.tiny_glue import WORDS, write_glue, write_model, write_tokenizer
 from tests.helpers.tiny_models import tiny_discriminator
@@ -39,12 +39,18 @@ def folder(tmp_path_factory):
 def test_a_small_encoder_gets_the_small_preset_and_is_told(folder, tmp_path, capsys):
     files = {"train": folder / "train.tsv", "dev": folder / "train.tsv"}
     config = FinetuneConfig(model=str(folder / "model"), **files)
-    assert with_preset(config).preset == "small_budget"
+    resolved = with_preset(config)
+    assert resolved.preset == "small_budget"
+    announce_preset("small_budget", resolved)  # it was asked for
+    assert not capsys.readouterr().err
+    announce_preset(config.preset, resolved)
     assert "preset small_budget: hidden size 32" in capsys.readouterr().err
     paper = FinetuneConfig(model=str(folder / "model"), preset="paper", **files)
     assert with_preset(paper) is paper
     write_model(tmp_path / "large", hidden_size=256)
-    assert with_preset(FinetuneConfig(model=str(tmp_path / "large"), **files)).preset == "paper"
+    large = with_preset(FinetuneConfig(model=str(tmp_path / "large"), **files))
+    assert large.preset == "paper"
+    announce_preset("auto", large)
     assert "preset" not in capsys.readouterr().err
 
 

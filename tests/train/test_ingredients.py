@@ -20,8 +20,7 @@ COUNTS = {"init_embeddings": "counts", "ngrams": True}
 CORRECT = {"correct_weight": 1.0, "keep_mask_prob": 0.3, "temperature": 2.0, "final_temperature": 1.0}
 
 
-@pytest.mark.parametrize("preset", ["tiny", "modern_tiny"])
-@pytest.mark.parametrize("has_network", [True, False])
+@pytest.mark.parametrize(("preset", "has_network"), [("tiny", True), ("modern_tiny", False)])
 def test_a_run_that_stops_and_resumes_ends_with_the_same_bits(tiny, preset, has_network):
     changes = {**COUNTS, "objective": CORRECT, **({} if has_network else {"generator": None})}
     whole = pretrain(tiny("whole", preset, **changes))
