@@ -23,12 +23,18 @@ CORRECT = {"correct_weight": 1.0, "keep_mask_prob": 0.3, "temperature": 2.0, "fi
 @pytest.mark.parametrize(("preset", "has_network"), [("tiny", True), ("modern_tiny", False)])
 def test_a_run_that_stops_and_resumes_ends_with_the_same_bits(tiny, preset, has_network):
     changes = {**COUNTS, "objective": CORRECT, **({} if has_network else {"generator": None})}
+    resumed_exactly(tiny, preset, changes)
+
+
+def resumed_exactly(tiny, preset: str, changes: dict) -> PretrainRun:
+    """A whole run, after comparing it with one that was stopped and resumed, and its size with the count."""
     whole = pretrain(tiny("whole", preset, **changes))
     pretrain(tiny("parts", preset, **changes), stop_after=7)
     parts = pretrain(tiny("parts", preset, **changes))
     ours, theirs = (load_file(run.checkpoint / "model.safetensors") for run in (parts, whole))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert sum(tensor.numel() for tensor in ours.values()) == count_parameters(read(whole)).total
+    return whole
 
 
 def read(run: PretrainRun) -> ek.presets.PretrainConfig:
@@ -85,15 +91,8 @@ def test_what_does_not_fit_together_is_refused(tiny, changes, message):
         tiny("run", **changes)
 
 
-@pytest.mark.parametrize("preset", ["modern_tiny"])
-def test_a_generator_of_shared_layers_resumes_with_the_same_bits_and_is_exported(tiny, preset, tmp_path):
-    changes = {"share": "layers", "generator": {"num_layers": 1}}
-    whole = pretrain(tiny("whole", preset, **changes))
-    pretrain(tiny("parts", preset, **changes), stop_after=7)
-    parts = pretrain(tiny("parts", preset, **changes))
-    ours, theirs = (load_file(run.checkpoint / "model.safetensors") for run in (parts, whole))
-    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert sum(tensor.numel() for tensor in ours.values()) == count_parameters(read(whole)).total
+def test_a_generator_of_shared_layers_resumes_with_the_same_bits_and_is_exported(tiny, tmp_path):
+    whole = resumed_exactly(tiny, "modern_tiny", {"share": "layers", "generator": {"num_layers": 1}})
     ek.export(whole, tmp_path / "hf")
     words = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf" / "generator")
     found = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "hf")
