@@ -183,6 +183,8 @@ class PretrainConfig(Settings):
     """The same for the generator."""
     init_embeddings: Literal["random", "counts"] = "random"
     """`counts`: word vectors from the text's own statistics (SVD of positive PMI), made in seconds, and biases from frequencies."""
+    init_attention: Literal["random", "neighbours"] = "random"
+    """`neighbours`: four attention heads of a `modern` body begin by looking one and two tokens to the left and to the right."""
     recompute: bool = may_change(False)
     """Gradient checkpointing: activations are recomputed instead of kept. Slower, but needs less memory."""
     fsdp: bool = may_change(False)
@@ -223,6 +225,14 @@ class PretrainConfig(Settings):
             )
         if self.init_embeddings == "counts" and (place := self.init_discriminator or self.init_generator):
             raise UserError(f"init_embeddings=counts would replace the word table of {place}: leave one of the two out")
+        if self.init_attention == "neighbours":
+            if place := self.init_discriminator or self.init_generator:
+                raise UserError(f"init_attention=neighbours would replace weights of {place}: leave one of the two out")
+            for name, network in self.networks.items():
+                if network.body != "modern":
+                    raise UserError(
+                        f"init_attention=neighbours needs RoPE, {name}.body is {network.body!r}: use modern, or leave it out"
+                    )
 
     def _check_pair(self, generator: NetworkConfig, discriminator: NetworkConfig) -> None:
         """Everything that building the networks and tying them would refuse."""
@@ -352,6 +362,7 @@ class ChangesBesidesPair(TypedDict, total=False):
     init_discriminator: str | Path | None
     init_generator: str | Path | None
     init_embeddings: Literal["random", "counts"]
+    init_attention: Literal["random", "neighbours"]
     recompute: bool
     fsdp: bool
     wandb: str | None

@@ -25,6 +25,8 @@ from electrakit.model.counts import HeadKind, estimate_memory, head_kinds
 from electrakit.model.huggingface.adapt import unwrap
 from electrakit.model.huggingface.families import is_transformers, output_table
 from electrakit.model.huggingface.weights import CLASSIC, MODERN, from_transformers
+from electrakit.model.modern import ModernBody
+from electrakit.model.neighbours import attend_to_neighbours
 from electrakit.model.networks import Discriminator, Generator
 from electrakit.model.ngrams import WEIGHTS, Neighbours, NGrams
 from electrakit.model.parts import INITIALIZER_RANGE
@@ -39,6 +41,9 @@ from electrakit.train.word_vectors import WINDOW, word_vectors
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+LOGIT_SPREAD = (
+    1.8  # standard deviation of the generator's first logits: at .2, as a narrow table has it, it learns slowly
+)
 SHARE_OF_MEMORY = 0.6  # for activations: the estimate leaves out what libraries allocate
 # model_type -> the transformers classes with a head for words, and for "replaced"
 THEIR_CLASSES = {
@@ -114,10 +119,20 @@ def start_from_counts(objective: nn.Module, config: PretrainConfig) -> None:
                 table[: len(vectors)][is_known] = vectors[is_known] * INITIALIZER_RANGE
                 done.add(table)
         bias = network.output_bias if isinstance(network, Generator) else getattr(word_output(network), "bias", None)
+        if isinstance(network, Generator):
+            spread = INITIALIZER_RANGE * math.sqrt(network.config.embedding_size)  # of the logits of a normed state
+            network.head.norm.weight.fill_(LOGIT_SPREAD / spread)
         if bias is not None and not (config.ngrams and network is getattr(objective, "generator", None)):
             bias[: len(log_frequencies)] = log_frequencies
         if isinstance(network, Discriminator):
             network.score.bias.fill_(math.log(config.objective.mask_prob / (1 - config.objective.mask_prob)))
+
+
+def start_at_neighbours(objective: nn.Module) -> None:
+    """The first attention heads of every body look at neighbouring tokens."""
+    for body in objective.modules():
+        if isinstance(body, ModernBody):
+            attend_to_neighbours(body)
 
 
 def word_output(network: nn.Module) -> nn.Module | None:

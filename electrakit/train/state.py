@@ -60,6 +60,8 @@ class TrainState:
             objective = initial_weights.new_objective(config, data.special_ids, existing)
             if newest is None and config.init_embeddings == "counts":
                 initial_weights.start_from_counts(objective, config)
+            if newest is None and config.init_attention == "neighbours":
+                initial_weights.start_at_neighbours(objective)
         # FSDP moves the shards to the device itself.
         self.objective = objective.train() if config.fsdp else objective.to(group.device).train()
         if config.recompute:
@@ -186,6 +188,8 @@ def resolve_settings(
     existing: dict[str, nn.Module] = {}
     if is_custom and config.init_embeddings == "counts":
         raise UserError("init_embeddings=counts and an objective of your own: set its word table yourself")
+    if is_custom and config.init_attention == "neighbours":
+        raise UserError("init_attention=neighbours and an objective of your own: call attend_to_neighbours yourself")
     if is_custom and (place := config.init_discriminator or config.init_generator):
         raise UserError(
             f"{place} and an objective of your own: load the weights into your objective's networks yourself"

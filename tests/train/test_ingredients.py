@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from torch.nn import functional as F
 
 import electrakit as ek
 from electrakit import pretrain
@@ -13,6 +14,7 @@ from electrakit.data.counts import count_pairs
 from electrakit.model.counts import count_parameters
 from electrakit.runs.files import PretrainRun
 from electrakit.runs.settings import read_config
+from electrakit.train.initial_weights import LOGIT_SPREAD
 from electrakit.train.word_vectors import WINDOW, word_vectors
 from tests.train.test_initial_weights import begun
 
@@ -63,6 +65,16 @@ def test_the_table_starts_as_counted_vectors_and_the_bias_as_log_frequencies(tin
     frequencies = torch.from_numpy((counts.tokens + 0.5) / (counts.tokens + 0.5).sum()).float()
     torch.testing.assert_close(objective.generator.output_bias.softmax(0), frequencies)
     assert objective.discriminator.score.bias.sigmoid().item() == pytest.approx(0.15)
+    logits = F.layer_norm(torch.randn(99, 32), (32,)) * objective.generator.head.norm.weight @ table[is_known].T
+    assert logits.std().item() == pytest.approx(LOGIT_SPREAD, rel=0.1)
+
+
+def test_heads_that_begin_at_neighbours_do_so_in_both_networks_and_a_run_resumes_with_the_same_bits(tiny):
+    changes = {"init_embeddings": "counts", "init_attention": "neighbours"}
+    objective = begun(tiny("begun", "modern_tiny", **changes))
+    bodies = objective.generator.body, objective.discriminator.body
+    assert all(body.layers[0].qkv.weight[:, -1].abs().max() > 1 for body in bodies)
+    resumed_exactly(tiny, "modern_tiny", changes)
 
 
 def test_counted_vectors_fit_transformers_own_families(tiny):
@@ -84,6 +96,8 @@ def test_the_command_line_spells_a_generator_of_counts():
         ({"optim": {"adam_lr": 1e-3}}, "goes with optim.name=muon"),
         ({"init_embeddings": "counts", "init_discriminator": "hf/x"}, "leave one of the two out"),
         ({"objective": {"final_temperature": 0.0}}, "must be above 0"),
+        ({"init_attention": "neighbours"}, "body is 'classic': use modern"),
+        ({"init_attention": "neighbours", "init_discriminator": "hf/x"}, "leave one of the two out"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(tiny, changes, message):
