@@ -1,6 +1,10 @@
 """Renders the package's jinja2 templates, which lie beside the modules that fill them."""
 
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def render(package: str, template: str, /, **values: Any) -> str:
@@ -8,9 +12,14 @@ def render(package: str, template: str, /, **values: Any) -> str:
 
     Values are escaped in templates whose names end in `.html.jinja`, not in others. An undefined name is an error.
     """
+    return environment_of(package).get_template(template).render(values)
+
+
+@functools.cache  # it keeps its compiled templates
+def environment_of(package: str) -> "jinja2.Environment":
     import jinja2
 
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.PackageLoader(package, package_path=""),
         autoescape=jinja2.select_autoescape(("html.jinja",), default=False),
         undefined=jinja2.StrictUndefined,
@@ -18,4 +27,3 @@ def render(package: str, template: str, /, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(template).render(values)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +19,9 @@ from electrakit.common.errors import UserError, prefix_errors
 from electrakit.common.json_files import read_file
 
 Kind = TypeVar("Kind")
+
+# Of a class. To find them takes longer than to check all values.
+hints_of: Callable[..., dict[str, Any]] = functools.cache(get_type_hints)
 
 
 def may_change(default: Any = MISSING) -> Any:
@@ -64,7 +68,7 @@ class Settings:
     def read_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Values by name, converted to what the annotations say; a UserError if one does not fit. No rule is checked."""
         check_names(cls, values)
-        hints = get_type_hints(cls)
+        hints = hints_of(cls)
         return {
             entry.name: cls._read(entry, hints[entry.name], values[entry.name])
             for entry in fields(cls)
@@ -131,7 +135,7 @@ class Settings:
     @classmethod
     def known_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """What this version knows of the JSON of another version."""
-        hints = {name: hint for name, hint in get_type_hints(cls).items() if name in values}
+        hints = {name: hint for name, hint in hints_of(cls).items() if name in values}
         return {
             name: part.known_values(values[name])
             if (part := _part_of(hint)) and isinstance(values[name], Mapping)
@@ -169,7 +173,7 @@ class VerbSettings(Settings):
 
     @classmethod
     def name_of(cls, name: str) -> str:
-        hint = get_type_hints(cls, include_extras=True)[name]
+        hint = hints_of(cls, include_extras=True)[name]
         is_positional = Positional in getattr(hint, "__metadata__", ())
         return name if is_positional else f"--{name.replace('_', '-')}"
 
@@ -207,7 +211,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 def check_names(cls: type[Settings], values: Mapping[str, Any], prefix: str = "") -> None:
     """Refuse the name of a setting that there is not, also in a part, with the one that was probably meant."""
-    known, hints = [entry.name for entry in fields(cls)], get_type_hints(cls)
+    known, hints = [entry.name for entry in fields(cls)], hints_of(cls)
     for name, value in values.items():
         if name not in known:
             meant = closest(str(name), known)
@@ -253,7 +257,7 @@ def read_fields(kind: type[Kind], values: Mapping[str, Any], *, strict: bool = F
 
     So do values of a wrong type, or with `strict` they are a UserError.
     """
-    hints, fitting = get_type_hints(kind), {}
+    hints, fitting = hints_of(kind), {}
     for name in hints.keys() & values.keys():
         try:
             fitting[name] = convert_value(hints[name], values[name])

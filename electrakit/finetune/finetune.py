@@ -14,7 +14,15 @@ from electrakit.common.json_files import write_json
 from electrakit.common.progress import console
 from electrakit.config.corpus import Engine
 from electrakit.config.finetune import AUTO, ClassifierHead, FinetuneConfig, Keep, LabelKind, Precision
-from electrakit.finetune.job import FinetuneJob, TaskData, announce_preset, load_rows, make_jobs, with_preset
+from electrakit.finetune.job import (
+    FinetuneJob,
+    TaskData,
+    announce_preset,
+    check_data,
+    load_rows,
+    make_jobs,
+    with_preset,
+)
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.results import (
     RESULTS_FILE,
@@ -78,6 +86,7 @@ def finetune(
         console.print(describe_task(task_data.task), markup=False, soft_wrap=True)
     is_single = config.seeds == 1
     jobs = make_jobs(config, task_data, config.out, num_threads=num_cores() if is_single else 1)
+    check_data(task_data, config.out, config.seeds)
     announce_preset(asked, config)
     is_in_process = is_single and config.engine == "local"
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config, is_in_process) as pool:

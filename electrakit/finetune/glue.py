@@ -14,7 +14,7 @@ from electrakit.common.safe_load import weights_fingerprint
 from electrakit.config.corpus import Engine
 from electrakit.config.finetune import AUTO, ClassifierHead, GlueConfig, Keep, Precision, Start
 from electrakit.finetune.download import download as download_glue
-from electrakit.finetune.job import FinetuneJob, TaskData, announce_preset, make_jobs, with_preset
+from electrakit.finetune.job import FinetuneJob, TaskData, announce_preset, check_data, make_jobs, with_preset
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.read_glue import has_split, rows_warning
 from electrakit.finetune.results import (
@@ -76,7 +76,8 @@ def glue(
     chosen = choose_tasks(config)
     first, second = phases(config, chosen)
     jobs = jobs_of_tasks(config, first)
-    check_data(config, chosen)
+    for task in chosen:
+        check_data(TaskData(task, config.data), config.out / task.name, config.seeds)
     announce_preset(preset, config)
     weights = weights_fingerprint(Path(config.model)) if Path(config.model).is_dir() else None
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
@@ -119,16 +120,6 @@ def choose_tasks(config: GlueConfig) -> list[Task]:
         folder = "glue" if config.data.startswith("hf:") else config.data
         raise UserError(f"{config.data} holds no task of GLUE; electra glue --download {folder} fetches them")
     return [task for task in TASKS.values() if task in asked]
-
-
-def check_data(config: GlueConfig, tasks: Sequence[Task]) -> None:
-    """Read everything once, so that a damaged line is found before a day of training."""
-    assert config.out is not None
-    for task in tasks:
-        data, folder = TaskData(task, config.data), config.out / task.name
-        if not all((folder / f"seed_{seed}.json").exists() for seed in range(1, config.seeds + 1)):
-            for name in ("train", *data.names_of("dev"), *data.names_of("test")):
-                data.read(name)
 
 
 def phases(config: GlueConfig, tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:

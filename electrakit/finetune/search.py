@@ -25,7 +25,7 @@ from electrakit.config.finetune import (
     SearchConfig,
 )
 from electrakit.finetune.finetune import describe_task, find_data
-from electrakit.finetune.job import FinetuneJob, announce_preset, difference, make_jobs, with_preset
+from electrakit.finetune.job import FinetuneJob, announce_preset, check_data, difference, make_jobs, with_preset
 from electrakit.finetune.results import RESULTS_FILE, JobResult, TaskResults, require_no_other_results, summarise
 from electrakit.finetune.run_jobs import JobPool
 from electrakit.finetune.table import Column, ScoreRow, ScoreTable
@@ -125,6 +125,7 @@ def search(
     asked, config = config.preset, with_preset(config)
     assert config.model is not None and config.out is not None
     jobs = [replace(job, keeps_model=False) for job in make_jobs(config, task_data, config.out)]
+    check_data(task_data, config.out, config.seeds)
     announce_preset(asked, config)
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         write_json(config.out / "config.json", config.to_json())

@@ -131,8 +131,9 @@ class EvaluationSums:
         """The metrics by the names of `Output`, and disc_auc. What is undefined (an AUC of one class) is left out."""
         sums = zip(self.METRICS, self.sums.tolist(), strict=True)
         result = {name: total / count for name, (total, count) in sums if count}
-        if self.histogram.any(-1).all():
-            result["disc_auc"] = area_under_curve(self.histogram)
+        seen = self.histogram[:, self.histogram.sum(0).nonzero().squeeze(-1)]  # of a million possible logits few occur
+        if seen.any(-1).all():
+            result["disc_auc"] = area_under_curve(seen)
         return result
 
 

@@ -71,8 +71,13 @@ def predict(logits: Tensor, masked: Masked, sampling: Sampling | None = None) ->
         sampled = None
         if sampling is not None:
             not_these = originals if sampling.not_correct else None
-            rules = {"temperature": sampling.temperature, "without": sampling.without, "not_these": not_these}
-            sampled = corrupt.sample(logits, sampling.draws, **rules)  # type: ignore[arg-type]
+            sampled = corrupt.sample(
+                logits,
+                sampling.draws,
+                temperature=sampling.temperature,
+                without=sampling.without,
+                not_these=not_these,
+            )
             sampled = torch.where(sampled < 0, originals, sampled)  # -1 for NaN, which the loss shows
     return Predictions(total / counts.sum().clamp(min=1), accuracy, sampled)
 

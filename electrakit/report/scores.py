@@ -1,6 +1,7 @@
 """GLUE scores of runs beside published ones, and both against the compute of their training."""
 
 import contextlib
+import functools
 from dataclasses import dataclass, replace
 
 from electrakit.finetune.published import ELECTRA_BASE, PAPER, PUBLISHED
@@ -53,7 +54,8 @@ class GlueRow:
     results: GlueResults
 
 
-def published_points() -> list[PublishedPoint]:
+@functools.cache
+def published_points() -> tuple[PublishedPoint, ...]:
     """The rows whose training is known. Compute is counted as for runs: from the settings."""
     known = [(row, row.training()) for row in (*PUBLISHED, ELECTRA_BASE) if row.training is not None]
     points = [
@@ -67,7 +69,7 @@ def published_points() -> list[PublishedPoint]:
         )
         for row, config in known
     ]
-    return sorted(points, key=lambda point: point.fraction or 2)
+    return tuple(sorted(points, key=lambda point: point.fraction or 2))
 
 
 def flops_of(run: RunFiles) -> float | None:

@@ -1,6 +1,7 @@
 """What decides the shards is noticed when it changes, and nothing else is: contents, not names and times."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from electrakit.data.manifest import SourceFile, make_plan
 from electrakit.data.read.notes import Notes
 from electrakit.data.read.sources import find_inputs
 from electrakit.data.tokenizer_files import load_tokenizer
+from tests.helpers import command_line
 from tests.helpers.processes import wait_until
 
 WORDS = [f"{first}{second}{third}" for first in "bdfgklmnprst" for second in "aeiou" for third in "lmnrs"]
@@ -62,7 +64,10 @@ def arguments(*more: str, corpus: str = "corpus", out: str = "out") -> list[str]
 
 
 def electra(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "electrakit", *arguments], cwd=folder, capture_output=True, text=True)
+    errors = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stderr(errors):
+        code = command_line.electra(*arguments)
+    return subprocess.CompletedProcess(arguments, code or 0, stderr=errors.getvalue())
 
 
 def stop_midway(folder: Path, *more: str) -> None:
@@ -179,6 +184,7 @@ def open_when_read(pipe: Path, reader: subprocess.Popen[str]) -> IO[str]:
     return os.fdopen(opened[0], "w")
 
 
+@pytest.mark.long
 def test_a_change_of_the_builtin_corpus_is_noticed(tmp_path):
     """A package of a fresh environment changes one word of a docstring."""
     site = tmp_path / "site"

@@ -440,6 +440,7 @@ def test_notes_in_the_progress_file_of_an_earlier_version_are_read():
     assert list(again.notes) == list(progress.notes)
 
 
+@pytest.mark.long
 def test_standard_input_is_never_taken_for_the_same(made, tmp_path):
     start = [
         sys.executable,

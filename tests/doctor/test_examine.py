@@ -53,7 +53,7 @@ def test_a_healthy_corpus_and_its_shards_have_no_findings(healthy):
 
 def test_letters_joined_with_spaces_are_serious_in_text_and_in_shards(healthy, tmp_path):
     """The mistake behind a loss that stops after warm-up: " ".join over a string."""
-    text = write(tmp_path / "letters.txt", [" ".join(document.replace(" ", "")) for document in prose(300)])
+    text = write(tmp_path / "letters.txt", [" ".join(document.replace(" ", "")) for document in prose(100)])
     found = examine([text], workers=1)
     assert "too many words are single letters" in titles(found)
     assert found.is_serious

@@ -261,7 +261,7 @@ def lines(text: str) -> list[str]:
             line = tidy(line)
             # in "References" and its like, what is not a sentence of its own is a list of links or of books
             if line and (tail_depth is None or (not is_item and IS_SENTENCE.search(line))):
-                found.extend(title for _, title in titles)
+                found.extend(title for _, title in titles if title)
                 titles.clear()
                 found.append(line)
         paragraph.clear()

@@ -185,6 +185,7 @@ FAMILIES: dict[str, Family] = {family.body: family for family in (CLASSIC, MODER
 def to_transformers(network: Generator | Discriminator) -> "PreTrainedModel":
     """A transformers model with a copy of these weights, on the same device, in the same precision and mode."""
     import transformers
+    from transformers.initialization import no_init_weights
 
     if not isinstance(network, Generator | Discriminator):
         raise UserError(f"{type(network).__name__} is not one of our networks; pass a Generator or a Discriminator")
@@ -195,9 +196,10 @@ def to_transformers(network: Generator | Discriminator) -> "PreTrainedModel":
     if family.num_labels == 2 and not is_generator:
         settings |= LABELS
     class_name = family.generator_class if is_generator else family.discriminator_class
-    # The random initialisation is overwritten, and must not advance the run's random state.
-    with torch.random.fork_rng(devices=[]):
+    # A random initialisation would be overwritten, and would advance the run's random state.
+    with no_init_weights():
         model = getattr(transformers, class_name)(getattr(transformers, family.config_class)(**settings))
+    model.tie_weights()
     ours = network.state_dict()
     theirs: dict[str, Tensor] = {}
     for key, names in _their_names(network, family).items():

@@ -110,6 +110,7 @@ def test_titles_are_lines_and_go_with_their_empty_sections():
         "Lead.\n== History ==\n=== ''Early'' years ===\nText.\n===Late===\n{{empty section}}\n== Empty ==\n{|\n|x\n|}\n"
     )
     assert prose(wikitext) == ["Lead.", "History", "Early years", "Text."]
+    assert prose("Lead.\n==\nText.\n== , ==\nMore.") == ["Lead.", "Text.", "More."]
 
 
 def test_tail_sections_hold_no_lists_of_links_or_books():
