@@ -124,8 +124,10 @@ def objective_text(config: PretrainConfig) -> str:
         parts += [source, f"loss = {of_generator}{objective.resolved_disc_weight:g} discriminator"]
     if objective.kind == "electra":
         parts.append(f"scored at {objective.loss_on} tokens")
-    if objective.temperature != 1:
-        parts.append(f"temperature {objective.temperature:g}")
+    if objective.temperature != 1 or objective.final_temperature is not None:
+        final = objective.final_temperature
+        towards = f", flattened to {objective.flatten_to}" if objective.flatten_to != "uniform" else ""
+        parts.append(f"temperature {objective.temperature:g}{'' if final is None else f' to {final:g}'}{towards}")
     flags = {"disallow_correct": "never the original", "official": "official sampling", "whole_words": "whole words"}
     return ", ".join([*parts, *(text for flag, text in flags.items() if getattr(objective, flag))])
 

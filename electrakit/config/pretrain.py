@@ -42,6 +42,8 @@ class ObjectiveConfig(Settings):
     """Temperature at which replacements are sampled from the generator."""
     final_temperature: float | None = None
     """The temperature changes linearly to this over the run. None: it stays."""
+    flatten_to: Literal["uniform", "frequency"] = "uniform"
+    """What a temperature above 1 brings the samples closer to: words drawn uniformly, which are rare ones, or by their frequency."""
     disallow_correct: bool = False
     """Never sample the original token as its own replacement."""
     loss_on: Literal["all", "masked"] = "all"
@@ -75,6 +77,8 @@ class ObjectiveConfig(Settings):
             )
         if self.kind == "mlm" and self.final_temperature is not None:
             raise UserError("final_temperature is of the generator's samples, and kind=mlm has none: leave it out")
+        if self.kind == "mlm" and self.flatten_to != "uniform":
+            raise UserError("flatten_to is of the generator's samples, and kind=mlm has none: leave it out")
         check_loss_weights(self.gen_weight, self.resolved_disc_weight)
         check_whole_words(self.whole_words, self.official)
 

@@ -163,7 +163,7 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
 // For each row of logits: the cross-entropy of its target, the logsumexp, the argmax, and a token sampled from one uniform number.
 // `heat` is 1 / temperature; the tokens of `without` are never sampled.
 template <class T> void predict(const T* logits, const float* bias, const Int* targets, const float* uniform, const Int* without,
-                                float heat, float* losses, float* logsum, Int* best, Int* sampled, Int rows, Int size,
+                                const float* towards, float heat, float* losses, float* logsum, Int* best, Int* sampled, Int rows, Int size,
                                 int num_without, int threads) {
     EACH_ROW {
         const T* in = logits + row * size;
@@ -174,6 +174,10 @@ template <class T> void predict(const T* logits, const float* bias, const Int* t
         for (Int i = 0; i < size && best[row] < 0; i++) best[row] = score[i] == most ? i : -1;
         SIMD_SUM for (Int i = 0; i < size; i++) total += fast_exp(score[i] - most);
         logsum[row] = most + std::log(total), losses[row] = most - score[targets[row]] + std::log(total);
+        if (towards) {
+            most = -INFINITY;
+            SIMD for (Int i = 0; i < size; i++) score[i] += towards[i] * (1 / heat - 1);  // divided by the temperature below
+        }
         for (int i = 0; i < num_without; i++) score[without[i]] = most = -INFINITY;
         SIMD_MAX for (Int i = 0; i < size; i++) most = score[i] > most ? score[i] : most;
         SIMD_SUM for (Int i = 0; i < size; i++) along += score[i] = fast_exp((score[i] - most) * heat);

@@ -48,7 +48,7 @@ SIGNATURES = {
     "gated_gelu_dropout": "Y F Y Y F l l f s i",
     "gated_gelu_dropout_back": "Y F Y Y F l l f s i",
     "attention": "Y F I Y Y F l i i f s i",
-    "predict": "Y F I F I f F F I I l l i i",
+    "predict": "Y F I F I F f F F I I l l i i",
     "predict_back": "Y F I F F F l l i",
     "add_gains": "I I I W F F f F l l i",
 }
@@ -289,12 +289,21 @@ class Attention(torch.autograd.Function):
 class Predict(torch.autograd.Function):
     """Cross-entropy of the targets, argmax, and a sampled token (M,) from logits (M, V) and a bias.
 
+    A temperature flattens the distribution to the uniform one, or to that of the logits `towards` (V,).
+
     The backward pass overwrites the logits, so nothing else may use them: they are as large as all other tensors together.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, bias: Tensor, targets: Tensor, draws: Tensor, without: Tensor, temperature: float
+        ctx: Any,
+        logits: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        draws: Tensor,
+        without: Tensor,
+        temperature: float,
+        towards: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         size = logits.size(1)
         for ids in (targets, without):
@@ -304,7 +313,8 @@ class Predict(torch.autograd.Function):
         best, sampled = torch.empty_like(targets), torch.empty_like(targets)
         results = (losses, logsum, best, sampled)
         sizes = (*logits.shape, len(without))
-        call("predict", (logits.dtype,) * 2, logits, bias, targets, draws, without, 1 / temperature, *results, *sizes)
+        inputs = (logits, bias, targets, draws, without, towards, 1 / temperature)
+        call("predict", (logits.dtype,) * 2, *inputs, *results, *sizes)
         # Not save_for_backward: the backward pass changes the logits.
         ctx.logits = logits
         ctx.others = (bias, targets, logsum)
@@ -319,4 +329,4 @@ class Predict(torch.autograd.Function):
         logits, ctx.logits = ctx.logits, None
         sums = thread_sums(logits.size(1))
         call("predict_back", (logits.dtype,) * 2, logits, *ctx.others, grad.contiguous(), sums, *logits.shape)
-        return logits, sums.sum(0), None, None, None, None
+        return logits, sums.sum(0), *[None] * 5

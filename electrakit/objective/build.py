@@ -19,11 +19,13 @@ def build_objective(
     special_ids: Mapping[str, int],
     is_continuation: Tensor | None = None,
     ngrams: NGrams | None = None,
+    log_frequencies: Tensor | None = None,
 ) -> nn.Module:
     """The networks of a run, newly initialised, and the objective around them.
 
     `special_ids` are those of the shards' manifest (pad, cls, sep, mask); the networks are built for them. `is_continuation` is needed
-    for whole-word masking: see `is_continuation_table`; `ngrams` to train a run that samples by counts.
+    for whole-word masking: see `is_continuation_table`; `ngrams` to train a run that samples by counts;
+    `log_frequencies` (V,) for `objective.flatten_to=frequency`.
     """
     objective = config.objective
     if objective.whole_words and is_continuation is None:
@@ -45,6 +47,7 @@ def build_objective(
         "replace_prob": objective.replace_prob,
         "temperature": objective.temperature,
         "final_temperature": objective.final_temperature,
+        "log_frequencies": log_frequencies,
         "ngrams": ngrams,
         "disallow_correct": objective.disallow_correct,
         "gen_weight": objective.gen_weight,

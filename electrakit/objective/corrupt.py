@@ -159,28 +159,33 @@ def sample(
     temperature: float | Tensor = 1.0,
     without: tuple[int, ...] = (),
     not_these: Tensor | None = None,
+    towards: Tensor | None = None,
 ) -> Tensor:
     """Sample a token from each softmax: logits (B, K, V), one uniform number each (B, K) -> ids (B, K).
 
     By the inverse CDF: the first id at which the cumulative probability exceeds the number. Never an id of `without`, nor
     `not_these` (B, K), nor one of probability 0. -1 where there is no distribution: the logits are NaN, or no id is left.
-    Always in fp32, a few rows at a time.
+    A temperature flattens the distribution to the uniform one, or to that of the logits `towards` (V,). Always in fp32, a few rows
+    at a time.
     """
     num_rows = max(1, MAX_LOGITS // logits.size(-1))
     inputs = [logits.flatten(0, -2), draws.flatten(), *([] if not_these is None else [not_these.flatten()])]
     blocks = zip(*(each.split(num_rows) for each in inputs), strict=True)
-    return torch.cat([_sample_rows(temperature, without, *block) for block in blocks]).view_as(draws)
+    return torch.cat([_sample_rows(temperature, without, towards, *block) for block in blocks]).view_as(draws)
 
 
 def _sample_rows(
     temperature: float | Tensor,
     without: tuple[int, ...],
+    towards: Tensor | None,
     logits: Tensor,
     draws: Tensor,
     not_these: Tensor | None = None,
 ) -> Tensor:
     """logits (R, V), draws (R,), not_these (R,) -> ids (R,)"""
     scores = F.pad(logits.float(), (0, -logits.size(-1) % BLOCK), value=-torch.inf)  # a copy, changed in place below
+    if towards is not None:
+        scores[:, : len(towards)] += towards * (temperature - 1)  # divided by the temperature below
     for token in without:
         scores[:, token] = -torch.inf
     if not_these is not None:

@@ -50,6 +50,7 @@ class WithGenerator(MaskedObjective):
         num_tokens: int | None = None,
         temperature: float = 1.0,
         final_temperature: float | None = None,
+        log_frequencies: Tensor | None = None,
         disallow_correct: bool = False,
         gen_weight: float = 1.0,
         disc_weight: float | None = None,
@@ -74,6 +75,7 @@ class WithGenerator(MaskedObjective):
             keep_mask_prob: share of the chosen positions where the discriminator, too, reads [MASK]; it is not scored there.
             temperature: of the generator's distribution when replacements are sampled.
             final_temperature: it changes to this over the run; see `set_progress`.
+            log_frequencies: (V,): a temperature above 1 brings the samples closer to these, instead of to uniformly drawn tokens.
             disallow_correct: never sample the original token.
             gen_weight: of the generator's loss.
             disc_weight: of the discriminator's loss; the default is in DISC_WEIGHTS.
@@ -120,6 +122,8 @@ class WithGenerator(MaskedObjective):
             self.temperature = temperature
         else:  # a tensor: a number that changes would be compiled anew at every step
             self.register_buffer("temperature", torch.tensor(temperature), persistent=False)
+        self.log_frequencies: Tensor | None
+        self.register_buffer("log_frequencies", log_frequencies, persistent=False)  # of the corpus, not learned
         self.disallow_correct = disallow_correct
         self.gen_weight, self.disc_weight = gen_weight, disc_weight
         self.loss_weights = (gen_weight, disc_weight, 0.0)
@@ -165,7 +169,7 @@ class WithGenerator(MaskedObjective):
     def sample(self, batch: MaskedBatch) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The replacements (B, K), and the generator's loss and accuracy."""
         masked, without = batch.masked, self.masking.special.never_sampled
-        sampling = Sampling(batch.sample, self.temperature, without, self.disallow_correct)
+        sampling = Sampling(batch.sample, self.temperature, without, self.disallow_correct, self.log_frequencies)
         if self.generator is not None:
             predictions = predict_masked(self.generator, masked, sampling, self.ngrams)
         elif self.ngrams is not None:
@@ -228,6 +232,7 @@ class Electra(WithGenerator):
         gen_weight: float = 1.0,
         temperature: float = 1.0,
         final_temperature: float | None = None,
+        log_frequencies: Tensor | None = None,
         disallow_correct: bool = False,
         loss_on: Literal["all", "masked"] = "all",
         official: bool = False,
@@ -252,6 +257,7 @@ class Electra(WithGenerator):
             num_tokens=num_tokens,
             temperature=temperature,
             final_temperature=final_temperature,
+            log_frequencies=log_frequencies,
             disallow_correct=disallow_correct,
             gen_weight=gen_weight,
             disc_weight=disc_weight,

@@ -35,6 +35,8 @@ class Sampling(NamedTuple):
     """Never sampled."""
     not_correct: bool = False
     """Never sample the original token."""
+    towards: Tensor | None = None
+    """(V,): logits of the distribution that a temperature flattens to; by default the uniform one."""
 
 
 def predict_masked(
@@ -77,6 +79,7 @@ def predict(logits: Tensor, masked: Masked, sampling: Sampling | None = None) ->
                 temperature=sampling.temperature,
                 without=sampling.without,
                 not_these=not_these,
+                towards=sampling.towards,
             )
             sampled = torch.where(sampled < 0, originals, sampled)  # -1 for NaN, which the loss shows
     return Predictions(total / counts.sum().clamp(min=1), accuracy, sampled)
@@ -128,6 +131,7 @@ def call_kernel(logits: Tensor, bias: Tensor, masked: Masked, sampling: Sampling
     numbers = torch.zeros(len(targets)) if sampling is None else sampling.draws[counts].float()
     without = torch.tensor(() if sampling is None else sampling.without, dtype=torch.int64)
     temperature = 1.0 if sampling is None else float(sampling.temperature)
-    losses, best, found = kernels.Predict.apply(logits, bias, targets, numbers, without, temperature)
+    towards = None if sampling is None else sampling.towards
+    losses, best, found = kernels.Predict.apply(logits, bias, targets, numbers, without, temperature, towards)
     sampled = None if sampling is None else originals.masked_scatter(counts, torch.where(found < 0, targets, found))
     return Predictions(losses.sum() / max(1, len(targets)), ratio(best == targets, counts), sampled)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
 from electrakit.common.hardware import available_memory
@@ -17,7 +17,7 @@ from electrakit.common.safe_load import explain_load_errors, require_safe
 from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig, override, with_special_ids
-from electrakit.data.counts import count_pairs
+from electrakit.data.counts import TokenCounts, count_pairs
 from electrakit.data.manifest import read_manifest
 from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, load_tokenizer
 from electrakit.model.build import CLASSES, THEIR_NAMES, build_network
@@ -84,9 +84,12 @@ def new_objective(config: PretrainConfig, special_ids: dict[str, int], existing:
     if config.objective.whole_words:
         vocabulary = {token: number for number, token in enumerate(tokenizer_of(config).vocabulary)}
         table = is_continuation_table(vocabulary, config.discriminator.vocab_size)
-    objective = build_objective(
-        config, special_ids, table, count_ngrams(config, special_ids) if config.ngrams else None
-    )
+    ngrams = count_ngrams(config, special_ids) if config.ngrams else None
+    frequencies = None
+    if config.objective.flatten_to == "frequency":
+        assert config.data is not None
+        frequencies = log_frequencies(count_pairs(config.data, ()))
+    objective = build_objective(config, special_ids, table, ngrams, frequencies)
     for name in ("generator", "discriminator"):  # shared weights are then those of the discriminator
         if name in existing:
             getattr(objective, name).load_state_dict(existing[name].state_dict())
@@ -103,12 +106,18 @@ def count_ngrams(config: PretrainConfig, special_ids: dict[str, int]) -> NGrams:
     return NGrams(torch.from_numpy(counts.tokens), neighbours, special_ids["pad"])
 
 
+def log_frequencies(counts: TokenCounts) -> Tensor:
+    """(V,); half an occurrence is added to each token, so that none is impossible."""
+    numbers = counts.tokens + 0.5
+    return torch.from_numpy(numbers / numbers.sum()).log().float()
+
+
 @torch.no_grad()
 def start_from_counts(objective: nn.Module, config: PretrainConfig) -> None:
     """Word vectors from the pairs of words in the shards, and biases that predict frequencies, before the first step."""
     assert config.data is not None
     counts = count_pairs(config.data, range(1, WINDOW + 1))
-    log_frequencies = torch.from_numpy((counts.tokens + 0.5) / (counts.tokens + 0.5).sum()).log().float()
+    by_frequency = log_frequencies(counts)
     attributes = getattr(objective, "saved_networks", {name: name for name in layout.NETWORKS}).values()
     networks = [unwrap(network) for name in attributes if (network := getattr(objective, name, None)) is not None]
     done: set[nn.Parameter] = set()
@@ -123,7 +132,7 @@ def start_from_counts(objective: nn.Module, config: PretrainConfig) -> None:
             spread = INITIALIZER_RANGE * math.sqrt(network.config.embedding_size)  # of the logits of a normed state
             network.head.norm.weight.fill_(LOGIT_SPREAD / spread)
         if bias is not None and not (config.ngrams and network is getattr(objective, "generator", None)):
-            bias[: len(log_frequencies)] = log_frequencies
+            bias[: len(by_frequency)] = by_frequency
         if isinstance(network, Discriminator):
             network.score.bias.fill_(math.log(config.objective.mask_prob / (1 - config.objective.mask_prob)))
 

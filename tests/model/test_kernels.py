@@ -109,17 +109,19 @@ def test_predict(dtype):
     both_gradients([losses], [theirs], [logits, bias], dtype)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_samples_have_the_softmax_distribution(temperature):
+@pytest.mark.parametrize(("temperature", "is_flattened"), [(1.0, False), (2.0, False), (1.0, True), (3.0, True)])
+def test_samples_have_the_softmax_distribution(temperature, is_flattened):
     torch.manual_seed(0)
+    towards = torch.randn(40) if is_flattened else torch.zeros(40)
     scores, num_samples = torch.randn(40), 40_000
     draws = torch.rand(num_samples)
     logits = scores.expand(num_samples, -1).contiguous()
     targets, without = torch.zeros(num_samples, dtype=torch.int64), torch.tensor([3, 7])
-    _, _, sampled = kernels.Predict.apply(logits, torch.zeros(40), targets, draws, without, temperature)
-    wanted = scores.clone()
+    given = towards if is_flattened else None
+    _, _, sampled = kernels.Predict.apply(logits, torch.zeros(40), targets, draws, without, temperature, given)
+    wanted = (scores - towards) / temperature + towards
     wanted[[3, 7]] = -torch.inf
-    shares = (wanted / temperature).softmax(-1).double().numpy()
+    shares = wanted.softmax(-1).double().numpy()
     counts = np.bincount(sampled, minlength=40)
     assert counts[3] == counts[7] == 0
     allowed = shares > 0

@@ -229,6 +229,16 @@ def test_samples_follow_the_softmax(vocab, temperature):
     assert chi_square(samples, (logits.double() / temperature).softmax(-1)) > 0.01
 
 
+@pytest.mark.parametrize("temperature", [1.0, 3.0, 1e6])
+def test_a_temperature_flattens_to_the_distribution_that_is_given(temperature):
+    logits, frequencies = torch.randn(2, 300, generator=torch.Generator().manual_seed(0)).unbind()
+    numbers = draw(row_keys(0, 0, range(200)), 1, 500).sample
+    settings = {"temperature": torch.tensor(temperature), "towards": frequencies}
+    samples = corrupt.sample(logits.expand(200, 500, 300), numbers, **settings)
+    wanted = (logits.double() - frequencies) / temperature + frequencies  # at 1 the logits, far above 1 the frequencies
+    assert chi_square(samples, wanted.softmax(-1)) > 0.01
+
+
 def test_samples_leave_out_what_is_forbidden():
     logits = torch.randn(50, generator=torch.Generator().manual_seed(1))
     numbers = draw(row_keys(1, 0, range(200)), 1, 500).sample

@@ -19,6 +19,7 @@ from electrakit.train.word_vectors import WINDOW, word_vectors
 from tests.train.test_initial_weights import begun
 
 COUNTS = {"init_embeddings": "counts", "ngrams": True}
+FLATTENED = {"temperature": 4.0, "final_temperature": 1.2, "flatten_to": "frequency"}
 CORRECT = {"correct_weight": 1.0, "keep_mask_prob": 0.3, "temperature": 2.0, "final_temperature": 1.0}
 
 
@@ -71,7 +72,7 @@ def test_the_table_starts_as_counted_vectors_and_the_bias_as_log_frequencies(tin
 
 
 def test_heads_that_begin_at_neighbours_do_so_in_both_networks_and_a_run_resumes_with_the_same_bits(tiny):
-    changes = {"init_embeddings": "counts", "init_attention": "neighbours"}
+    changes = {"init_embeddings": "counts", "init_attention": "neighbours", "objective": FLATTENED}
     objective = begun(tiny("begun", "modern_tiny", **changes))
     bodies = objective.generator.body, objective.discriminator.body
     assert all(body.layers[0].qkv.weight[:, -1].abs().max() > 1 for body in bodies)
@@ -97,6 +98,10 @@ def test_the_command_line_spells_a_generator_of_counts():
         ({"optim": {"adam_lr": 1e-3}}, "goes with optim.name=muon"),
         ({"init_embeddings": "counts", "init_discriminator": "hf/x"}, "leave one of the two out"),
         ({"objective": {"final_temperature": 0.0}}, "must be above 0"),
+        (
+            {"objective": {"kind": "mlm", "flatten_to": "frequency"}, "generator": None},
+            "flatten_to is of the generator",
+        ),
         ({"init_attention": "neighbours"}, "body is 'classic': use modern"),
         ({"init_attention": "neighbours", "init_discriminator": "hf/x"}, "leave one of the two out"),
     ],
