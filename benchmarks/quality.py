@@ -47,10 +47,18 @@ from electrakit.finetune.tasks import TASKS
 from electrakit.measure.minimal_pairs import read_pairs
 
 MASKED_LM: dict[str, Any] = {"objective": {"kind": "mlm"}, "generator": None}
+# How `auto` starts and optimises a body of this size; the masked LM gets the same.
+START: dict[str, Any] = {
+    "init_embeddings": "counts",
+    "init_attention": "neighbours",
+    "optim": {"lr": 1e-2, "adam_lr": 1e-3},
+}
+FLATTENED = {"temperature": 4, "final_temperature": 2, "flatten_to": "frequency", "disc_weight": 10}
 RECIPES = {
+    "auto": Recipe("modern_mini", {**START, "share": "layers", "objective": FLATTENED}),
+    "masked_lm": Recipe("modern_mini", {**START, **MASKED_LM}),
     "modern_mini": Recipe("modern_mini", {"objective": {"temperature": 2}}),
     "mini": Recipe("mini"),
-    "masked_lm": Recipe("modern_mini", MASKED_LM),
     # Of mini's size, without dropout, and at mini's rate: Trainer's 5e-5 is for fine-tuning.
     "bert": Recipe("mini", {**MASKED_LM, "discriminator": {"body": "bert"}}, trained_by="transformers"),
     "random": Recipe("modern_mini", trained_by="nothing"),

@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 from rich.console import Console
@@ -13,7 +12,6 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from electrakit import presets
 from electrakit.cli.printing import print_summary
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
@@ -21,6 +19,7 @@ from electrakit.common.hardware import num_cores
 from electrakit.common.progress import progress
 from electrakit.common.workers import WorkerPool
 from electrakit.config.outputs import DemoConfig
+from electrakit.config.pretrain import PretrainConfig
 from electrakit.data.prepare import prepare
 from electrakit.data.read import docstrings
 from electrakit.data.tokenizer import train_tokenizer
@@ -31,6 +30,7 @@ from electrakit.playground.open import open_pair
 from electrakit.playground.pair import Pair
 from electrakit.report.report import report
 from electrakit.runs.files import PretrainRun
+from electrakit.train.auto import choose_recipe
 from electrakit.train.loop import pretrain
 
 # Characters of text for each second of training. Two slow cores train on 12,000 tokens (55,000 characters) a second and so
@@ -41,21 +41,29 @@ MIN_CORPUS_CHARACTERS = 2_000_000  # for the vocabulary and for validation, howe
 MIN_DOCSTRING_SHARE = 0.2
 VOCAB_SIZE = 8_000
 LENGTH = 128
-RECIPE: dict[str, Any] = {
-    # Within minutes the generator's likeliest samples are too hard for the discriminator; a higher temperature makes some that it
-    # can find (docs/log.md).
-    "objective": {"temperature": 2.0},
-    "optim": {"warmup_steps": 50},
-    "valid_every": 250,
-    "save_every": 250,
-}
+NUM_PREDICTIONS = 5
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A sentence with a [MASK], and words that a person might have written there."""
+
+    sentence: str
+    right: tuple[str, ...]
+
+
 MASKED = [
-    "Return the [MASK] of the file.",
-    "If the file does not [MASK], an error is raised.",
-    "The default [MASK] is used if none is given.",
-    "This function returns a list of [MASK].",
+    Gap(
+        "Return the [MASK] of the file.", right=("name", "path", "size", "type", "contents", "content", "length", "end")
+    ),
+    Gap("If the file does not [MASK], an error is raised.", right=("exist",)),
+    Gap(
+        "The default [MASK] is used if none is given.", right=("value", "name", "type", "format", "encoding", "method")
+    ),
+    Gap(
+        "This function returns a list of [MASK].", right=("strings", "names", "values", "files", "objects", "integers")
+    ),
 ]
-NUM_PREDICTIONS = 4
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,8 @@ VALIDATION_METRICS = {
     "mlm_loss": "generator: loss",
     "gen_acc": "generator: share of masked words predicted",
     "disc_loss": "discriminator: loss",
-    "disc_auc": "discriminator: AUC (0.5 is chance), samples at temperature 2",
+    "auc_frequency": "discriminator: AUC on words by frequency (0.5 is chance)",
+    "auc_swapped": "discriminator: AUC on swapped neighbours",
 }
 
 
@@ -92,7 +101,9 @@ def demo(config: DemoConfig) -> None:
     """The pipeline, from text to a trained pair; stages that are done already are not done again."""
     console = Console(highlight=False)
     corpus, tokenizer, shards = config.out / "corpus.txt", config.out / "tokenizer", config.out / "shards"
-    settings = presets.modern_mini(data=shards, run=config.out / "run", budget=config.budget, **RECIPE)
+    budget_seconds = PretrainConfig(
+        budget=config.budget
+    ).budget_seconds  # a mistake in it is found before anything is written
     console.print(
         "[bold]ElectraKit demo[/]: the English prose inside this Python installation becomes training data, and then a model."
     )
@@ -100,7 +111,7 @@ def demo(config: DemoConfig) -> None:
     console.print(Rule(f"1. a tokenizer: {VOCAB_SIZE:,} word pieces", align="left"))
     if not corpus.exists():
         with explain_write_errors(config.out):
-            num_characters = max(MIN_CORPUS_CHARACTERS, int(CHARACTERS_PER_SECOND * (settings.budget_seconds or 0)))
+            num_characters = max(MIN_CORPUS_CHARACTERS, int(CHARACTERS_PER_SECOND * (budget_seconds or 0)))
             write_corpus(corpus, num_characters, config.workers)
     if (tokenizer / "tokenizer.json").exists():
         console.out(f"{tokenizer} is there already.")
@@ -118,14 +129,18 @@ def demo(config: DemoConfig) -> None:
     print_findings(examine([shards], workers=config.workers))
 
     console.print(Rule(f"4. training: {config.budget}", align="left"))
-    run = pretrain(settings)
+    choice = choose_recipe(data=shards, run=config.out / "run", budget=config.budget)
+    console.print("The settings for this time, this machine and this text, as `electra pretrain auto` chooses them:")
+    for reason in choice.reasons:
+        console.print(f"  {reason}", highlight=False, markup=False)
+    run = pretrain(choice.config)
     if not run.is_complete:
         raise UserError(f"stopped at step {run.step}; start the demo again to resume")
     console.print(validation_table(run))
 
     console.print(Rule("5. what it has learned", align="left"))
     pair = open_pair(run.checkpoint)
-    console.print("The [bold green]generator's[/] best predictions for a masked word:")
+    console.print("The generator's best predictions for a masked word:")
     print_predictions(pair, MASKED, console)
     console.print(
         "How likely the discriminator thinks that a word was replaced: an [bold magenta]odd[/] one, and below it the "
@@ -188,18 +203,25 @@ def validation_table(run: PretrainRun) -> Table:
     return table
 
 
-def print_predictions(pair: Pair, texts: Sequence[str], console: Console) -> None:
-    """Each text, and the generator's most likely words for its [MASK]."""
-    for text in texts:
+def print_predictions(pair: Pair, gaps: Sequence[Gap], console: Console) -> None:
+    """Each sentence with the generator's most likely words for its [MASK], and how often a sensible one is among them."""
+    num_found = 0
+    for text, right in ((gap.sentence, gap.right) for gap in gaps):
         encoded = pair.encode(text)
         place = encoded.ids.index(pair.special.mask) - 1  # without [CLS]
         line = Text("  " + text.replace("[MASK]", "____"))
         line.highlight_words(["____"], "bold magenta")
         line.append("   ")
-        for prediction in pair.predictions(encoded, place, NUM_PREDICTIONS).best:
-            line.append(f" {prediction.token}", style="bold green")
+        predictions = pair.predictions(encoded, place, NUM_PREDICTIONS).best
+        num_found += any(prediction.token in right for prediction in predictions)
+        for prediction in predictions:
+            line.append(f" {prediction.token}", style="bold green" if prediction.token in right else "bold")
             line.append(f" {prediction.probability:.0%}", style="dim")
         console.print(line, soft_wrap=True)
+    console.print(
+        f"  {num_found} of {len(gaps)} have a word among these that a person might write there (in green).",
+        style="bold",
+    )
 
 
 def print_swaps(pair: Pair, swaps: Sequence[Swap], console: Console) -> None:

@@ -149,7 +149,7 @@ class DemoConfig(VerbSettings):
 
     out: Path = Path("demo")
     """Folder to write."""
-    budget: str = "5m"
+    budget: str = "3m"
     """Time for the training."""
     workers: int | None = None
     """Number of worker processes; by default one per core."""

@@ -40,7 +40,7 @@ WARMUP_SHARE = 0.1  # of the steps
 SMALLEST_BATCH, LARGEST_BATCH = 16 * 128, 256 * 128  # tokens
 SMALLEST_BATCH_SUITS = 1.25e6  # tokens of a run; from there the batch grows with the square root
 MANY_EPOCHS, DROPOUT = 4, 0.1  # a text that is seen so often is learned by heart without dropout
-TEMPERATURES = 2.0, 1.0  # at the start and at the end
+TEMPERATURES = 4.0, 2.0  # at the start and at the end, flattened to the frequencies of words
 DISC_WEIGHT = 10.0  # of detection: the generator's layers are the discriminator's, and must learn from both
 # Of the speed of large matrix products. On a CPU, steps alone reach .6; a GPU was not measured.
 USEFUL_SHARE = {"cpu": 0.5, "cuda": 0.25}
@@ -102,11 +102,15 @@ def choose(
         steps=steps,
         batch_size=batch_size,
         objective=ObjectiveConfig(
-            temperature=TEMPERATURES[0], final_temperature=TEMPERATURES[1], disc_weight=DISC_WEIGHT
+            temperature=TEMPERATURES[0],
+            final_temperature=TEMPERATURES[1],
+            flatten_to="frequency",
+            disc_weight=DISC_WEIGHT,
         ),
         share="layers",
         optim=optim,
         init_embeddings="counts",
+        init_attention="neighbours",
         log_every=max(1, min(100, steps // 100)),
         valid_every=max(interval, min(steps, round(VALIDATION_COST / VALIDATION_SHARE / batch_size))),
         valid_rows=VALID_ROWS,
@@ -119,8 +123,8 @@ def choose(
         f"tokens: {format_number(run_tokens)} in {steps:,} steps, {epochs_text(num_tokens, epochs)}",
         f"batch: {batch_size:,} rows of {length:,} tokens; {why_batch}",
         f"rates: Muon {optim.lr:g}, AdamW {optim.adam_lr:g}, for a width of {size.hidden_size}; {optim.warmup_steps:,} steps of warm-up",
-        "networks: the generator is the discriminator's lower half; word vectors start from counts of the corpus; "
-        f"replacements sampled at temperature {TEMPERATURES[0]:g}, falling to {TEMPERATURES[1]:g}",
+        "networks: the generator is the discriminator's lower half; word vectors start from counts of the corpus, and the first "
+        f"attention heads at neighbouring tokens; replacements sampled at temperature {TEMPERATURES[0]:g}, falling to {TEMPERATURES[1]:g}",
         "expect: docs/recipes.md has what was measured; the rules are provisional",
     )
     return Choice(config, reasons)

@@ -15,6 +15,7 @@ from electrakit import Batches, load_tokenizer, pretrain
 from electrakit.cli.demo import (
     MISPLACED,
     NUM_PREDICTIONS,
+    Gap,
     Swap,
     print_predictions,
     print_swaps,
@@ -118,8 +119,10 @@ def test_predictions_are_those_of_transformers(tiny, preset):
     best = logits[ids[0] == tokenizer.mask_token_id][0].softmax(-1).topk(NUM_PREDICTIONS)
     tokens = tokenizer.convert_ids_to_tokens(best.indices.tolist())
     wanted = [f"{token} {score:.0%}" for token, score in zip(tokens, best.values.tolist(), strict=True)]
-    shown = Text.from_ansi(printed(print_predictions, open_pair(checkpoint), [text])).plain
-    assert shown.split() == ["bad", "____", "gold", "and", "more", *" ".join(wanted).split()]
+    gaps = [Gap(text, right=(tokens[-1],)), Gap(text, right=("leopard" * 2,))]
+    shown, again, last = Text.from_ansi(printed(print_predictions, open_pair(checkpoint), gaps)).plain.splitlines()
+    assert shown == again and shown.split() == ["bad", "____", "gold", "and", "more", *" ".join(wanted).split()]
+    assert last.startswith("  1 of 2 have a word")
 
 
 def test_a_score_is_about_the_word_in_the_gap(tiny):
@@ -166,5 +169,5 @@ def test_the_words_in_question_are_in_colour(tiny):
     pair = open_pair(pretrain(tiny(steps=1)).checkpoint)
     shown = printed(print_swaps, pair, [Swap("bad {} and", right="a", odd="b")])
     assert "bad \x1b[1;35mb\x1b[0m and" in shown and "bad \x1b[1;36ma\x1b[0m and" in shown  # magenta, cyan
-    predicted = printed(print_predictions, pair, ["bad [MASK] gold"])
+    predicted = printed(print_predictions, pair, [Gap("bad [MASK] gold", right=("a",))])
     assert "\x1b[1;35m____\x1b[0m" in predicted and predicted.count("%") == NUM_PREDICTIONS
