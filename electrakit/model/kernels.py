@@ -309,6 +309,8 @@ class Predict(torch.autograd.Function):
         for ids in (targets, without):
             if ids.numel() and not 0 <= ids.min() <= ids.max() < size:
                 raise IndexError(f"a token is not in the vocabulary of {size}: {ids.min()} to {ids.max()}")
+        if towards is not None and towards.shape != (size,):
+            raise IndexError(f"the logits to flatten to are {tuple(towards.shape)}, the vocabulary has {size} tokens")
         losses, logsum = floats(len(logits)), floats(len(logits))
         best, sampled = torch.empty_like(targets), torch.empty_like(targets)
         results = (losses, logsum, best, sampled)

@@ -10,7 +10,7 @@ from math import cos, sin, sqrt
 
 import torch
 
-from electrakit.model.modern import ModernBody
+from electrakit.model.modern import ModernBody, ModernLayer
 
 OFFSETS = (-1, 1, -2, 2)
 """Of the first heads, in the order of the layers."""
@@ -27,12 +27,12 @@ def attend_to_neighbours(body: ModernBody) -> None:
     # The norm divides by the rms, to which the constant itself adds.
     normed = CONSTANT / sqrt(1 + CONSTANT**2 / config.hidden_size)
     table[:, -1] = CONSTANT * table[:, :-1].pow(2).mean().sqrt()
-    heads = [(layer, head) for layer in body.layers for head in range(config.num_heads)]
-    for offset, (layer, head) in zip(OFFSETS, heads, strict=False):
-        weight = layer.qkv.weight.view(3, config.num_heads, head_size, config.hidden_size)
-        query, key = weight[0, head, :, -1], weight[1, head, :, -1]
-        for each in (query, key):
-            each.zero_()
+    weights = [layer.qkv.weight for layer in body.layers if isinstance(layer, ModernLayer)]
+    columns = [weight.view(3, config.num_heads, head_size, -1)[:2, :, :, -1] for weight in weights]
+    heads = [one[:, head] for one in columns for head in range(config.num_heads)]  # (2, head size) each
+    for offset, (query, key) in zip(OFFSETS, heads, strict=False):
+        query.zero_()
+        key.zero_()
         for number in range(min(NUM_FREQUENCIES, head_size // 2)):
             angle = offset * config.rotary_base ** (-2 * number / head_size)
             length = sqrt(STRENGTH * sqrt(head_size)) / normed

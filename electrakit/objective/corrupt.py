@@ -185,7 +185,7 @@ def _sample_rows(
     """logits (R, V), draws (R,), not_these (R,) -> ids (R,)"""
     scores = F.pad(logits.float(), (0, -logits.size(-1) % BLOCK), value=-torch.inf)  # a copy, changed in place below
     if towards is not None:
-        scores[:, : len(towards)] += towards * (temperature - 1)  # divided by the temperature below
+        scores[:, : logits.size(-1)] += towards * (temperature - 1)  # divided by the temperature below
     for token in without:
         scores[:, token] = -torch.inf
     if not_these is not None:

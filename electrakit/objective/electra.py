@@ -122,6 +122,10 @@ class WithGenerator(MaskedObjective):
             self.temperature = temperature
         else:  # a tensor: a number that changes would be compiled anew at every step
             self.register_buffer("temperature", torch.tensor(temperature), persistent=False)
+        if log_frequencies is not None and log_frequencies.shape != (self.vocab_size,):
+            raise UserError(
+                f"log_frequencies are {tuple(log_frequencies.shape)}; one for each of the {self.vocab_size} tokens is wanted"
+            )
         self.log_frequencies: Tensor | None
         self.register_buffer("log_frequencies", log_frequencies, persistent=False)  # of the corpus, not learned
         self.disallow_correct = disallow_correct

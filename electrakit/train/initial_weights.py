@@ -130,7 +130,7 @@ def start_from_counts(objective: nn.Module, config: PretrainConfig) -> None:
         bias = network.output_bias if isinstance(network, Generator) else getattr(word_output(network), "bias", None)
         if isinstance(network, Generator):
             spread = INITIALIZER_RANGE * math.sqrt(network.config.embedding_size)  # of the logits of a normed state
-            network.head.norm.weight.fill_(LOGIT_SPREAD / spread)
+            network.head.get_submodule("norm").get_parameter("weight").fill_(LOGIT_SPREAD / spread)
         if bias is not None and not (config.ngrams and network is getattr(objective, "generator", None)):
             bias[: len(by_frequency)] = by_frequency
         if isinstance(network, Discriminator):

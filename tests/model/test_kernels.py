@@ -170,6 +170,12 @@ def test_tokens_beyond_the_vocabulary_are_refused(targets, without):
         )
 
 
+def test_logits_to_flatten_to_of_another_vocabulary_are_refused():
+    zero = torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(IndexError, match="the vocabulary has 8 tokens"):
+        kernels.Predict.apply(torch.zeros(1, 8), torch.zeros(8), zero, torch.zeros(1), zero[:0], 2.0, torch.zeros(7))
+
+
 def test_types_that_a_kernel_does_not_have_are_refused():
     one = torch.ones(2, 4)
     with pytest.raises(TypeError, match=r"gelu: argument 1 is torch.bfloat16 on cpu; wanted torch.float32"):

@@ -126,3 +126,22 @@ def test_the_temperature_changes_with_the_progress_of_the_run():
         use_kernels(one, False)
     assert torch.equal(electra(ids, keys(ids)).corrupted, same(ids, keys(ids)).corrupted)
     assert "temperature" not in electra.state_dict()
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_a_high_temperature_samples_words_by_their_frequency(kernels):
+    torch.manual_seed(0)
+    frequencies = torch.full((VOCAB,), -30.0)
+    frequencies[-1] = 0.0  # hardly any other word
+    electra = Electra(
+        Generator(SIZE), Discriminator(SIZE), temperature=1e4, log_frequencies=frequencies, mask_prob=0.5, **TOKENS
+    )
+    use_kernels(electra, kernels)
+    ids = rows()
+    out = electra(ids, keys(ids))
+    assert (out.corrupted.gather(1, out.positions)[out.counts] == VOCAB - 1).all()
+
+
+def test_frequencies_of_another_vocabulary_are_refused():
+    with pytest.raises(UserError, match=f"log_frequencies are .7,.; one for each of the {VOCAB} tokens"):
+        Electra(Generator(SIZE), Discriminator(SIZE), log_frequencies=torch.zeros(7), **TOKENS)
