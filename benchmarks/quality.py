@@ -45,15 +45,21 @@ from electrakit.data.corruptions import WAYS
 from electrakit.finetune.read_glue import read_split, require_file
 from electrakit.finetune.tasks import TASKS
 from electrakit.measure.minimal_pairs import read_pairs
+from electrakit.model.auto import ADAM_SHARE, DISC_WEIGHT, LADDER, TEMPERATURES
 
 MASKED_LM: dict[str, Any] = {"objective": {"kind": "mlm"}, "generator": None}
 # How `auto` starts and optimises a body of this size; the masked LM gets the same.
 START: dict[str, Any] = {
     "init_embeddings": "counts",
     "init_attention": "neighbours",
-    "optim": {"lr": 1e-2, "adam_lr": 1e-3},
+    "optim": {"lr": LADDER[0].lr, "adam_lr": LADDER[0].lr * ADAM_SHARE},
 }
-FLATTENED = {"temperature": 4, "final_temperature": 2, "flatten_to": "frequency", "disc_weight": 10}
+FLATTENED = {
+    "temperature": TEMPERATURES[0],
+    "final_temperature": TEMPERATURES[1],
+    "flatten_to": "frequency",
+    "disc_weight": DISC_WEIGHT,
+}
 RECIPES = {
     "auto": Recipe("modern_mini", {**START, "share": "layers", "objective": FLATTENED}),
     "masked_lm": Recipe("modern_mini", {**START, **MASKED_LM}),

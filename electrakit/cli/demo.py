@@ -33,8 +33,8 @@ from electrakit.runs.files import PretrainRun
 from electrakit.train.auto import choose_recipe
 from electrakit.train.loop import pretrain
 
-# Characters of text for each second of training. Two slow cores train on 12,000 tokens (55,000 characters) a second and so
-# read it about twice; on faster machines repeating text a few times costs little (Muennighoff et al. 2023).
+# Characters of text for each second of training. Two slow cores train on 6,000 tokens (28,000 characters) a second and so
+# read it about once; on faster machines repeating text a few times costs little (Muennighoff et al. 2023).
 CHARACTERS_PER_SECOND = 25_000
 MIN_CORPUS_CHARACTERS = 2_000_000  # for the vocabulary and for validation, however short the training is
 # Of a source file. Parsing takes most of the time, and files with fewer docstrings are half of that for a fifth of the text.
@@ -101,9 +101,8 @@ def demo(config: DemoConfig) -> None:
     """The pipeline, from text to a trained pair; stages that are done already are not done again."""
     console = Console(highlight=False)
     corpus, tokenizer, shards = config.out / "corpus.txt", config.out / "tokenizer", config.out / "shards"
-    budget_seconds = PretrainConfig(
-        budget=config.budget
-    ).budget_seconds  # a mistake in it is found before anything is written
+    # Read first: a mistake in it is found before anything is written.
+    budget_seconds = PretrainConfig(budget=config.budget).budget_seconds
     console.print(
         "[bold]ElectraKit demo[/]: the English prose inside this Python installation becomes training data, and then a model."
     )
@@ -170,7 +169,7 @@ def demo(config: DemoConfig) -> None:
     console.print("[bold]Next[/], with text of your own:")
     console.out("  electra tokenizer corpus/ --vocab-size 30522 --out tokenizer")
     console.out("  electra prepare corpus/ --tokenizer tokenizer --length 128 --out shards/mine")
-    console.out("  electra pretrain electra_small --data shards/mine --run runs/mine")
+    console.out("  electra pretrain auto --data shards/mine --run runs/mine --budget 1h")
 
 
 def write_corpus(path: Path, num_characters: int, workers: int | None) -> None:
@@ -206,16 +205,16 @@ def validation_table(run: PretrainRun) -> Table:
 def print_predictions(pair: Pair, gaps: Sequence[Gap], console: Console) -> None:
     """Each sentence with the generator's most likely words for its [MASK], and how often a sensible one is among them."""
     num_found = 0
-    for text, right in ((gap.sentence, gap.right) for gap in gaps):
-        encoded = pair.encode(text)
+    for gap in gaps:
+        encoded = pair.encode(gap.sentence)
         place = encoded.ids.index(pair.special.mask) - 1  # without [CLS]
-        line = Text("  " + text.replace("[MASK]", "____"))
+        line = Text("  " + gap.sentence.replace("[MASK]", "____"))
         line.highlight_words(["____"], "bold magenta")
         line.append("   ")
         predictions = pair.predictions(encoded, place, NUM_PREDICTIONS).best
-        num_found += any(prediction.token in right for prediction in predictions)
+        num_found += any(prediction.token in gap.right for prediction in predictions)
         for prediction in predictions:
-            line.append(f" {prediction.token}", style="bold green" if prediction.token in right else "bold")
+            line.append(f" {prediction.token}", style="bold green" if prediction.token in gap.right else "bold")
             line.append(f" {prediction.probability:.0%}", style="dim")
         console.print(line, soft_wrap=True)
     console.print(

@@ -78,7 +78,13 @@ class ObjectiveConfig(Settings):
         if self.kind == "mlm" and self.final_temperature is not None:
             raise UserError("final_temperature is of the generator's samples, and kind=mlm has none: leave it out")
         if self.kind == "mlm" and self.flatten_to != "uniform":
-            raise UserError("flatten_to is of the generator's samples, and kind=mlm has none: leave it out")
+            raise UserError(
+                "flatten_to=frequency is of the generator's samples, and kind=mlm has none: use flatten_to=uniform"
+            )
+        if self.flatten_to != "uniform" and self.temperature == 1 and self.final_temperature is None:
+            raise UserError(
+                "flatten_to=frequency changes nothing at temperature 1: raise it, or use flatten_to=uniform"
+            )
         check_loss_weights(self.gen_weight, self.resolved_disc_weight)
         check_whole_words(self.whole_words, self.official)
 
@@ -222,6 +228,10 @@ class PretrainConfig(Settings):
             self._check_pair(self.generator, self.discriminator)
         if self.ngrams and self.objective.kind == "mlm":
             raise UserError("ngrams are of the generator's samples, and objective.kind='mlm' has none: leave them out")
+        if self.objective.flatten_to != "uniform" and self.generator is None and not self.ngrams:
+            raise UserError(
+                "objective.flatten_to=frequency is of a generator's samples, and there is none: use objective.flatten_to=uniform"
+            )
         if self.objective.correct_weight and self.discriminator.body not in ("classic", "modern"):
             raise UserError(
                 f"objective.correct_weight needs one of our own bodies, discriminator.body is {self.discriminator.body!r}: "
@@ -231,11 +241,13 @@ class PretrainConfig(Settings):
             raise UserError(f"init_embeddings=counts would replace the word table of {place}: leave one of the two out")
         if self.init_attention == "neighbours":
             if place := self.init_discriminator or self.init_generator:
-                raise UserError(f"init_attention=neighbours would replace weights of {place}: leave one of the two out")
+                raise UserError(
+                    f"init_attention=neighbours would replace weights of {place}: use init_attention=random"
+                )
             for name, network in self.networks.items():
                 if network.body != "modern":
                     raise UserError(
-                        f"init_attention=neighbours needs RoPE, {name}.body is {network.body!r}: use modern, or leave it out"
+                        f"init_attention=neighbours needs RoPE, {name}.body is {network.body!r}: use modern, or init_attention=random"
                     )
 
     def _check_pair(self, generator: NetworkConfig, discriminator: NetworkConfig) -> None:

@@ -25,8 +25,8 @@ def load_networks(run: Path, checkpoint: Path) -> list[TrainedNetwork]:
     """The discriminator, and the generator if there is one."""
     stored = read_config(run)
     config = stored.settings
-    # Whole-word masking needs a vocabulary, and changes nothing in the weights.
-    plain = replace(config, objective=replace(config.objective, whole_words=False))
+    # Whole-word masking needs a vocabulary, flattening needs counts; neither changes anything in the weights.
+    plain = replace(config, objective=replace(config.objective, whole_words=False, flatten_to="uniform"))
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         try:
             objective = build_objective(plain, stored.data.special_ids)

@@ -208,7 +208,7 @@ def make_jobs(
 
 
 def check_data(data: TaskData, out: Path, num_seeds: int) -> None:
-    """Read everything once, unless all runs are finished, so that a damaged line is found before a day of training."""
+    """Read everything once, unless all runs of `out` are finished, so that a damaged line is found before a day of training."""
     if not all((out / f"seed_{seed}.json").exists() for seed in range(1, num_seeds + 1)):
         for name in ("train", *data.names_of("dev"), *data.names_of("test")):
             data.read(name)

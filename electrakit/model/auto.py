@@ -123,8 +123,10 @@ def choose(
         f"tokens: {format_number(run_tokens)} in {steps:,} steps, {epochs_text(num_tokens, epochs)}",
         f"batch: {batch_size:,} rows of {length:,} tokens; {why_batch}",
         f"rates: Muon {optim.lr:g}, AdamW {optim.adam_lr:g}, for a width of {size.hidden_size}; {optim.warmup_steps:,} steps of warm-up",
-        "networks: the generator is the discriminator's lower half; word vectors start from counts of the corpus, and the first "
-        f"attention heads at neighbouring tokens; replacements sampled at temperature {TEMPERATURES[0]:g}, falling to {TEMPERATURES[1]:g}",
+        "networks: the generator is the discriminator's lower half; word vectors start from counts of the corpus, and the "
+        "first attention heads at neighbouring tokens",
+        f"replacements: sampled at temperature {TEMPERATURES[0]:g}, falling to {TEMPERATURES[1]:g}, which flattens to words by "
+        "their frequency",
         "expect: docs/recipes.md has what was measured; the rules are provisional",
     )
     return Choice(config, reasons)

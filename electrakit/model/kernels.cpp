@@ -161,7 +161,8 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
 }
 
 // For each row of logits: the cross-entropy of its target, the logsumexp, the argmax, and a token sampled from one uniform number.
-// `heat` is 1 / temperature; the tokens of `without` are never sampled.
+// `heat` is 1 / temperature; the tokens of `without` are never sampled. Above a temperature of 1 the
+// distribution becomes flat, or with `towards`, which may be null, that of these logits.
 template <class T> void predict(const T* logits, const float* bias, const Int* targets, const float* uniform, const Int* without,
                                 const float* towards, float heat, float* losses, float* logsum, Int* best, Int* sampled, Int rows, Int size,
                                 int num_without, int threads) {

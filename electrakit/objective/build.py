@@ -30,6 +30,8 @@ def build_objective(
     objective = config.objective
     if objective.whole_words and is_continuation is None:
         raise UserError("objective.whole_words needs is_continuation, made by is_continuation_table from a vocabulary")
+    if objective.flatten_to == "frequency" and log_frequencies is None:
+        raise UserError("objective.flatten_to=frequency needs log_frequencies, one for each token of the vocabulary")
     generator, discriminator = build(with_special_ids(config, special_ids))
     settings: dict[str, Any] = {
         "pad_token_id": special_ids["pad"],

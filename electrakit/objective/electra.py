@@ -122,10 +122,14 @@ class WithGenerator(MaskedObjective):
             self.temperature = temperature
         else:  # a tensor: a number that changes would be compiled anew at every step
             self.register_buffer("temperature", torch.tensor(temperature), persistent=False)
-        if log_frequencies is not None and log_frequencies.shape != (self.vocab_size,):
-            raise UserError(
-                f"log_frequencies are {tuple(log_frequencies.shape)}; one for each of the {self.vocab_size} tokens is wanted"
-            )
+        if log_frequencies is not None:
+            num_logits = vocab_size_of(self.generator or self.discriminator) or self.vocab_size
+            if num_logits is not None and log_frequencies.shape != (num_logits,):
+                raise UserError(
+                    f"log_frequencies are {tuple(log_frequencies.shape)}; one for each of the {num_logits} tokens is wanted"
+                )
+            if not log_frequencies.isfinite().all():
+                raise UserError("log_frequencies must be finite: add a half to every count")
         self.log_frequencies: Tensor | None
         self.register_buffer("log_frequencies", log_frequencies, persistent=False)  # of the corpus, not learned
         self.disallow_correct = disallow_correct

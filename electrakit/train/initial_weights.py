@@ -41,9 +41,8 @@ from electrakit.train.word_vectors import WINDOW, word_vectors
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-LOGIT_SPREAD = (
-    1.8  # standard deviation of the generator's first logits: at .2, as a narrow table has it, it learns slowly
-)
+# Standard deviation of the generator's first logits. Those of a narrow table have .2, and it learns slowly (docs/log.md).
+LOGIT_SPREAD = 1.8
 SHARE_OF_MEMORY = 0.6  # for activations: the estimate leaves out what libraries allocate
 # model_type -> the transformers classes with a head for words, and for "replaced"
 THEIR_CLASSES = {
@@ -128,11 +127,12 @@ def start_from_counts(objective: nn.Module, config: PretrainConfig) -> None:
                 table[: len(vectors)][is_known] = vectors[is_known] * INITIALIZER_RANGE
                 done.add(table)
         bias = network.output_bias if isinstance(network, Generator) else getattr(word_output(network), "bias", None)
-        if isinstance(network, Generator):
-            spread = INITIALIZER_RANGE * math.sqrt(network.config.embedding_size)  # of the logits of a normed state
-            network.head.get_submodule("norm").get_parameter("weight").fill_(LOGIT_SPREAD / spread)
+        # Beside n-grams a generator begins with nothing to add.
         if bias is not None and not (config.ngrams and network is getattr(objective, "generator", None)):
             bias[: len(by_frequency)] = by_frequency
+            if isinstance(network, Generator):
+                spread = INITIALIZER_RANGE * math.sqrt(network.config.embedding_size)  # of the logits of a normed state
+                network.head.get_submodule("norm").get_parameter("weight").fill_(LOGIT_SPREAD / spread)
         if isinstance(network, Discriminator):
             network.score.bias.fill_(math.log(config.objective.mask_prob / (1 - config.objective.mask_prob)))
 

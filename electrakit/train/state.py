@@ -189,7 +189,9 @@ def resolve_settings(
     if is_custom and config.init_embeddings == "counts":
         raise UserError("init_embeddings=counts and an objective of your own: set its word table yourself")
     if is_custom and config.init_attention == "neighbours":
-        raise UserError("init_attention=neighbours and an objective of your own: call attend_to_neighbours yourself")
+        raise UserError(
+            "init_attention=neighbours and an objective of your own: call attend_to_neighbours of electrakit.model.neighbours"
+        )
     if is_custom and (place := config.init_discriminator or config.init_generator):
         raise UserError(
             f"{place} and an objective of your own: load the weights into your objective's networks yourself"

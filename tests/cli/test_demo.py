@@ -47,7 +47,7 @@ def test_the_demo_walks_from_text_to_a_trained_pair_and_a_second_time_does_nothi
         command = [sys.executable, "-c", DEMO, "15s"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
         assert done.returncode == 0, done.stderr
-        for shown in ("generator: loss", "Return the ____ of the file.", "banana", "electra pretrain electra_small"):
+        for shown in ("generator: loss", "Return the ____ of the file.", "banana", "electra pretrain auto"):
             assert shown in done.stdout
         assert re.search(
             r"of the banana as a string \. +[0-9.]+%  (not )?higher\n.* of the file as a string", done.stdout

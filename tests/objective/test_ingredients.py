@@ -145,3 +145,5 @@ def test_a_high_temperature_samples_words_by_their_frequency(kernels):
 def test_frequencies_of_another_vocabulary_are_refused():
     with pytest.raises(UserError, match=f"log_frequencies are .7,.; one for each of the {VOCAB} tokens"):
         Electra(Generator(SIZE), Discriminator(SIZE), log_frequencies=torch.zeros(7), **TOKENS)
+    with pytest.raises(UserError, match="must be finite"):
+        Electra(Generator(SIZE), Discriminator(SIZE), log_frequencies=torch.zeros(VOCAB).log(), **TOKENS)

@@ -100,10 +100,12 @@ def test_the_command_line_spells_a_generator_of_counts():
         ({"objective": {"final_temperature": 0.0}}, "must be above 0"),
         (
             {"objective": {"kind": "mlm", "flatten_to": "frequency"}, "generator": None},
-            "flatten_to is of the generator",
+            "use flatten_to=uniform",
         ),
+        ({"objective": {"flatten_to": "frequency"}}, "changes nothing at temperature 1"),
+        ({"objective": FLATTENED, "generator": None}, "use objective.flatten_to=uniform"),
         ({"init_attention": "neighbours"}, "body is 'classic': use modern"),
-        ({"init_attention": "neighbours", "init_discriminator": "hf/x"}, "leave one of the two out"),
+        ({"init_attention": "neighbours", "init_discriminator": "hf/x"}, "use init_attention=random"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(tiny, changes, message):
