@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-long lint format docs browser setup setup-dev clean
+.PHONY: demo test test-long reliability lint format docs browser setup setup-dev clean
 
 demo: setup
 	$(BIN)/electra demo
@@ -14,6 +14,10 @@ test: setup-dev lint
 
 test-long: setup-dev
 	$(PYTEST) -m long
+
+# Every promise of docs/reliability.md with many trials: about an hour.
+reliability: setup-dev
+	$(PYTEST) -m promise --trials 20 --reliability docs/reliability.md
 
 lint: setup-dev
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
     python benchmarks/prepare.py corpus/ --tokenizer tokenizer        # your text
     python benchmarks/prepare.py builtin:python                       # the prose inside this Python
+    python benchmarks/prepare.py builtin:python --kind unigram        # another kind of tokenizer
 
 Without --tokenizer, one with 30,522 entries is trained on the corpus first.
 """
@@ -31,6 +32,7 @@ from electrakit.data.read.sources import cut_inputs, find_inputs
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 
 LENGTH = 128
+PURE_PYTHON = "pure Python, line by line, one process"
 
 
 def read_documents(inputs: list[str], num_bytes: float) -> list[list[str]]:
@@ -138,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", nargs="+")
     parser.add_argument("--tokenizer")
+    parser.add_argument("--kind", choices=("wordpiece", "unigram", "bpe"), default="wordpiece")
     parser.add_argument("--mb", type=float, default=40, help="how much text to use")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
@@ -148,7 +151,8 @@ def main() -> None:
         corpus = folder / "corpus.txt"
         corpus.write_text("\n\n".join("\n".join(lines) for lines in documents), encoding="utf-8")
         tokenizer = Path(
-            options.tokenizer or electrakit.train_tokenizer([corpus], vocab_size=30_522, out=folder / "tokenizer")
+            options.tokenizer
+            or electrakit.train_tokenizer([corpus], kind=options.kind, vocab_size=30_522, out=folder / "tokenizer")
         )
         loaded = load_tokenizer(tokenizer)
         loaded.save(folder / "used")
@@ -166,9 +170,10 @@ def main() -> None:
         runs: dict[str, tuple[str, Callable[[], float]]] = {
             "tokenizers.encode_batch_fast alone": ("some", lambda: encode_batch_fast(some_lines, loaded)),
             "electra prepare": ("all", lambda: prepare_end_to_end(corpus, tokenizer, fast=True)),
-            "electra prepare without tokie": ("all", lambda: prepare_end_to_end(corpus, tokenizer, fast=False)),
-            "pure Python, line by line, one process": ("few", lambda: pure_python(few, vocabulary)),
         }
+        if loaded.kind == "wordpiece":
+            runs["electra prepare without tokie"] = ("all", lambda: prepare_end_to_end(corpus, tokenizer, fast=False))
+            runs[PURE_PYTHON] = ("few", lambda: pure_python(few, vocabulary))
         speeds: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(options.rounds):
             for name, (size, run) in runs.items():
@@ -184,7 +189,7 @@ def print_table(
 ) -> None:
     medians = {name: statistics.median(values) for name, values in speeds.items()}
     alone = medians["tokenizers.encode_batch_fast alone"]
-    slow = medians["pure Python, line by line, one process"]
+    slow = medians.get(PURE_PYTHON)
     title = f"{num_cores()} cores; electra prepare from its start to its end, the others without start-up"
     table = Table(title=title, title_justify="left")
     for column in ("", "MB of text", "MB/s (median)", "range", "× encode_batch_fast", "× pure Python"):
@@ -196,7 +201,7 @@ def print_table(
             f"{medians[name]:.2f}",
             f"{min(values):.2f}–{max(values):.2f}",
             f"{medians[name] / alone:.2f}",
-            f"{medians[name] / slow:.1f}",
+            f"{medians[name] / slow:.1f}" if slow else "",
         )
     console = Console(width=120)
     console.print(table)

@@ -23,7 +23,8 @@ from electrakit.common.progress import console
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig, override
 from electrakit.model.build import THEIR_NAMES
-from electrakit.model.networks import use_kernels
+from electrakit.model.huggingface.weights import DEBERTA, to_transformers
+from electrakit.model.networks import Generator, use_kernels
 from electrakit.model.tie import tie
 from electrakit.objective.build import build_objective
 from electrakit.objective.electra import Electra
@@ -155,6 +156,7 @@ CLASSES = {  # transformers classes: config, generator, discriminator
     "classic": ("ElectraConfig", "ElectraForMaskedLM", "ElectraForPreTraining"),
     "bert": ("BertConfig", "BertForMaskedLM", "BertForTokenClassification"),
     "albert": ("AlbertConfig", "AlbertForMaskedLM", "AlbertForTokenClassification"),
+    "deberta": (DEBERTA.config_class, DEBERTA.generator_class, DEBERTA.discriminator_class),
 }
 
 
@@ -170,6 +172,11 @@ def transformers_pair(config: PretrainConfig, settings: Settings) -> tuple[Any, 
 def transformers_model(network: NetworkConfig, place: int, attention: str) -> Any:
     import transformers
 
+    if network.body == "deberta":
+        with torch.device("meta"):
+            config = to_transformers(Generator(network)).config
+        config.num_labels = 2
+        return getattr(transformers, CLASSES["deberta"][place])(config).train()
     sizes = {theirs: getattr(network, ours) for ours, theirs in THEIR_NAMES.items()}
     if network.body != "bert":
         sizes["embedding_size"] = network.embedding_size
@@ -184,6 +191,12 @@ def bert_pair(settings: Settings) -> PretrainConfig:
 
 def albert_pair(settings: Settings) -> PretrainConfig:
     return smaller(presets.alectra_small(), settings)
+
+
+def deberta_pair(settings: Settings) -> PretrainConfig:
+    """DeBERTaV3's recipe with the sizes of ELECTRA-small; embeddings are shared, as in the peer."""
+    config = presets.electra_small("deberta", share="embeddings", objective={"replace_prob": REPLACE_PROB})
+    return smaller(config, settings)
 
 
 def smaller(config: PretrainConfig, settings: Settings) -> PretrainConfig:
@@ -263,7 +276,7 @@ def choose(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def tied_pair(config: PretrainConfig, settings: Settings) -> tuple[Any, Any]:
     generator, discriminator = transformers_pair(config, settings)
-    generator.electra.embeddings = discriminator.electra.embeddings
+    generator.base_model.embeddings = discriminator.base_model.embeddings
     generator.tie_weights()
     return generator, discriminator
 
@@ -368,6 +381,14 @@ LIST = (
         )
     ),
 )
+LIST += tuple(
+    Contender(key=key, label=label, build=build, options=options, config=deberta_pair, same_work=False, when="all")
+    for key, label, build, options in (
+        ("deberta", "electrakit, deberta", ours, ()),
+        ("deberta-plain", "electrakit, deberta, plain", ours, (("how", "plain"),)),
+        ("transformers-deberta", "transformers, DeBERTa", plain_transformers, ()),
+    )
+)
 CONTENDERS = {contender.key: contender for contender in LIST}
 
 RATIOS = (  # label, contender, baseline; "peer" is the fastest of all peers that do the same work
@@ -377,6 +398,8 @@ RATIOS = (  # label, contender, baseline; "peer" is the fastest of all peers tha
     ("electrakit.Electra over electra-pytorch, ELECTRA pair", "pair", "electra-pytorch"),
     ("electrakit.Electra over electra-pytorch, BERT pair", "pair-bert", "electra-pytorch-bert"),
     ("electrakit.Electra over electra-pytorch, ALBERT pair", "pair-albert", "electra-pytorch-albert"),
+    ("deberta body over transformers' DeBERTa", "deberta", "transformers-deberta"),
+    ("the same, plain", "deberta-plain", "transformers-deberta"),
     ("masked LM alone over both networks of ELECTRA", "mlm", "electrakit"),
     ("the full training loop, every step logged, over the bare step", "loop", "electrakit"),
     ("padding skipped over padding computed", "electrakit", "filled"),

@@ -30,9 +30,9 @@ from pretrain_workers import PEAK, Ready, Worker, row_lengths, set_environment
 from rich.console import Console
 from rich.table import Table
 
+from electrakit.common.code_cache import cache_folder
 from electrakit.common.hardware import num_cores
 from electrakit.model.counts import useful_flops
-from electrakit.model.kernels import cache_folder
 
 ELECTRA_PYTORCH = "0.1.2"
 QUICK_SECONDS = 100

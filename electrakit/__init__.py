@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from electrakit.data.prepare import prepare as prepare
     from electrakit.data.tokenizer import train_tokenizer as train_tokenizer
     from electrakit.data.tokenizer_files import load_tokenizer as load_tokenizer
+    from electrakit.deberta.convert import convert_deberta as convert_deberta
     from electrakit.doctor.examine import examine as examine
     from electrakit.export.export import export as export
     from electrakit.finetune.finetune import finetune as finetune
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from electrakit.finetune.predict import predict as predict
     from electrakit.finetune.search import search as search
     from electrakit.measure.measure import measure as measure
+    from electrakit.measure.score import score as score
     from electrakit.model.build import build as build
     from electrakit.model.huggingface.weights import from_transformers as from_transformers
     from electrakit.model.huggingface.weights import to_transformers as to_transformers
     from electrakit.model.tie import tie as tie
     from electrakit.objective.build import build_objective as build_objective
     from electrakit.objective.electra import Electra as Electra
+    from electrakit.objective.electric import Electric as Electric
     from electrakit.objective.mlm import AllTokensMLM as AllTokensMLM
     from electrakit.objective.mlm import MaskedLM as MaskedLM
     from electrakit.objective.mlm import ReplaceMLM as ReplaceMLM
@@ -48,6 +51,7 @@ _HOMES = {
     "AllTokensMLM": "electrakit.objective.mlm",
     "Batches": "electrakit.data.batches",
     "Electra": "electrakit.objective.electra",
+    "Electric": "electrakit.objective.electric",
     "EvaluationSums": "electrakit.objective.output",
     "MaskedLM": "electrakit.objective.mlm",
     "ReplaceMLM": "electrakit.objective.mlm",
@@ -56,6 +60,7 @@ _HOMES = {
     "build_objective": "electrakit.objective.build",
     "choose_recipe": "electrakit.train.auto",
     "convert": "electrakit.tensorflow.convert",
+    "convert_deberta": "electrakit.deberta.convert",
     "examine": "electrakit.doctor.examine",
     "export": "electrakit.export.export",
     "finetune": "electrakit.finetune.finetune",
@@ -69,6 +74,7 @@ _HOMES = {
     "presets": "electrakit.config.presets",
     "pretrain": "electrakit.train.loop",
     "report": "electrakit.report.report",
+    "score": "electrakit.measure.score",
     "search": "electrakit.finetune.search",
     "tie": "electrakit.model.tie",
     "to_transformers": "electrakit.model.huggingface.weights",

@@ -10,9 +10,11 @@
 #   share-encoder      they share all weights, so the generator is as large as the discriminator
 #   uniform            replacements are drawn uniformly, without a generator
 #   generator-half     a generator with half of the discriminator's width instead of a quarter
+#   two-stage          half of the steps for the generator alone, half for a discriminator that starts from it (appendix F: worse)
+#   adversarial        a generator that is trained to deceive, by REINFORCE (appendix F: worse)
 #
-# The paper reports the first five at the size of Base: GLUE 85.0, 82.4, 82.4, 84.3 and 82.2. Its two-stage and adversarial training are not
-# implemented. Each ablation is a separate training of STEPS steps, by default 62,500 (the paper's "6.25 %", 6 hours on a V100).
+# The paper reports the first five at the size of Base: GLUE 85.0, 82.4, 82.4, 84.3 and 82.2. Each ablation
+# is a separate training of STEPS steps, by default 62,500 (the paper's "6.25 %", 6 hours on a V100).
 #
 #     OPENWEBTEXT=openwebtext.tar.xz VOCAB=vocab.txt GLUE=glue recipes/ablations.sh
 #     ABLATIONS="electra electra-15" STEPS=1000000 recipes/ablations.sh
@@ -25,7 +27,7 @@ OPENWEBTEXT=${OPENWEBTEXT:-openwebtext.tar.xz} # or any corpus
 VOCAB=${VOCAB:-vocab.txt}
 GLUE=${GLUE:-glue}                             # electra glue --download glue
 OUT=${OUT:-ablations}                          # everything is written here
-ABLATIONS=${ABLATIONS:-electra electra-15 replace-mlm all-tokens-mlm bert share-nothing share-encoder uniform generator-half}
+ABLATIONS=${ABLATIONS:-electra electra-15 replace-mlm all-tokens-mlm bert share-nothing share-encoder uniform generator-half two-stage adversarial}
 STEPS=${STEPS:-62500}
 GPUS=${GPUS:-1}
 SEEDS=${SEEDS:-5}                              # runs per GLUE task
@@ -38,6 +40,8 @@ declare -A settings=(
     [bert]="mlm_small"
     [share-nothing]="electra_small --share nothing"
     [share-encoder]="electra_small --share encoder --generator.hidden-size 256 --generator.ffn-size 1024 --generator.num-heads 4"
+    [two-stage]="electra_small --share nothing --objective.generator-steps $((STEPS / 2)) --generator.hidden-size 256 --generator.ffn-size 1024 --generator.num-heads 4"
+    [adversarial]="electra_small --share nothing --objective.adversarial --optim.decoupled"
     [uniform]="electra_small --generator none"
     [generator-half]="electra_small --generator.hidden-size 128 --generator.ffn-size 512 --generator.num-heads 2"
 )

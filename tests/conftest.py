@@ -29,6 +29,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # By default Python looks for garbage after every 700 new objects: a fifth of the time in which the tests are imported.
 gc.set_threshold(50_000, 20, 20)
 
+pytest_plugins = ("tests.helpers.reliability",)
+
 ReadAll = Callable[..., tuple[list[Document], Notes]]
 
 

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     # Any transformers encoder, not only ours.
     "finetune": {"common", "config"},
     "tensorflow": {"common", "config", "data"},
+    "deberta": {"common", "config", "data", "model"},
     "doctor": {"common", "config", "data", "runs"},
     # It reads files and needs no torch.
     "report": {"common", "config", "runs", "doctor", "model.counts", "finetune.published", MEASURES, *GLUE_RESULTS},

@@ -16,6 +16,7 @@ from electrakit.cli.printing import print_summary
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.hardware import num_cores
+from electrakit.common.ownership import require_free_file, require_replaceable
 from electrakit.common.progress import progress
 from electrakit.common.workers import WorkerPool
 from electrakit.config.outputs import DemoConfig
@@ -28,8 +29,8 @@ from electrakit.doctor.findings import print_findings
 from electrakit.export.export import export
 from electrakit.playground.open import open_pair
 from electrakit.playground.pair import Pair
-from electrakit.report.report import report
-from electrakit.runs.files import PretrainRun
+from electrakit.report.report import is_page, report
+from electrakit.runs.files import PretrainRun, run_folder
 from electrakit.train.auto import choose_recipe
 from electrakit.train.loop import pretrain
 
@@ -103,6 +104,10 @@ def demo(config: DemoConfig) -> None:
     corpus, tokenizer, shards = config.out / "corpus.txt", config.out / "tokenizer", config.out / "shards"
     # Read first: a mistake in it is found before anything is written.
     budget_seconds = PretrainConfig(budget=config.budget).budget_seconds
+    # So are files of others in the way of what comes last.
+    run_folder(config.out / "run").require_ours()
+    require_replaceable(config.out / "hf", "export", refresh=True)
+    require_free_file(config.out / "report.html", is_page, "a report")
     console.print(
         "[bold]ElectraKit demo[/]: the English prose inside this Python installation becomes training data, and then a model."
     )

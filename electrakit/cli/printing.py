@@ -3,9 +3,10 @@
 `electra --help` imports this module: what needs torch or transformers is imported inside, or by `ek` at the first use.
 """
 
+import itertools
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,15 +15,38 @@ from rich.table import Table
 from rich.text import Text
 
 import electrakit as ek
+from electrakit.common.ownership import MARKER
+from electrakit.common.word_marks import CONTINUES
 from electrakit.common.words import DASH, format_percent, format_size
 from electrakit.config.corpus import SHARDS_MANIFEST, SHARDS_TOKENIZER, DoctorConfig, PrepareConfig, TokenizerConfig
 from electrakit.config.finetune import BEST, FinetuneConfig, GlueConfig, PredictConfig, SearchConfig
-from electrakit.config.outputs import ConvertConfig, DemoConfig, ExportConfig, MeasureConfig, PlayConfig, ReportConfig
+from electrakit.config.outputs import (
+    ConvertConfig,
+    ConvertDebertaConfig,
+    DemoConfig,
+    ExportConfig,
+    MeasureConfig,
+    PlayConfig,
+    ReportConfig,
+    ScoreConfig,
+)
+
+if TYPE_CHECKING:
+    from electrakit.data.tokenizer_files import TokenizerFiles
 
 MAX_TRIALS = 10
 MAX_SHOWN = 128  # tokens of a row
 
-screen = Console(highlight=False)
+
+class Screen(Console):
+    """If the reader of a pipe has gone, that is the same error as everywhere else."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        raise BrokenPipeError
+
+
+screen = Screen(highlight=False)
 """Results go to standard output."""
 
 
@@ -70,28 +94,38 @@ def print_summary(shards: Path, console: Console) -> None:
     if manifest.valid_share and "valid" not in manifest.splits:
         console.print(f"[yellow]No document fell to validation: {manifest.valid_share:.1%} of so few is none.")
     batches = ek.Batches(shards, 1, split=split, shuffle=False, verify=False)
-    vocabulary = ek.load_tokenizer(shards / SHARDS_TOKENIZER).vocabulary
+    tokenizer = ek.load_tokenizer(shards / SHARDS_TOKENIZER)
     for number in sorted({batches.num_rows * quarter // 4 for quarter in (1, 2, 3)}):
-        row = _decoded(number, batches(number)[0], vocabulary, manifest.special_ids)
+        row = _decoded(number, batches(number)[0], tokenizer)
         console.print(Padding(row, (1, 0, 0, 2)))
 
 
-def _decoded(number: int, ids: Any, vocabulary: list[str], special_ids: dict[str, int]) -> Text:
+def _decoded(number: int, ids: Any, tokenizer: "TokenizerFiles") -> Text:
     """One row as text: tokens joined to words, special tokens coloured, padding counted, the middle of a long row left out."""
+    vocabulary, special_ids = tokenizer.vocabulary, tokenizer.special_ids
     tokens = [vocabulary[token] for token in ids[ids != special_ids["pad"]]]
     num_padding, gap = len(ids) - len(tokens), f"… {len(tokens) - MAX_SHOWN} tokens …"
     if len(tokens) > MAX_SHOWN:
         tokens[MAX_SHOWN * 3 // 4 : -MAX_SHOWN // 4] = [gap]
     styles = {vocabulary[special]: "bold cyan" for special in special_ids.values()} | {gap: "dim"}
     text = Text(f"row {number:,}:", style="dim")
-    is_inside = False  # at the start of a segment, the rest of a word shows its ##
-    for token in tokens:
-        word = token.removeprefix("##") if is_inside else token
-        text.append(word if word != token else f" {token}", style=styles.get(token, "not dim"))
-        is_inside = token not in styles
+    for is_special, run in itertools.groupby(tokens, styles.__contains__):
+        if is_special:
+            for token in run:
+                text.append(f" {token}", style=styles[token])
+        else:
+            text.append(f" {_spelled(list(run), tokenizer)}", style="not dim")
     if num_padding:
         text.append(f" + {num_padding} × [PAD]", style="cyan")
     return text
+
+
+def _spelled(tokens: list[str], tokenizer: "TokenizerFiles") -> str:
+    """A segment as text. With WordPiece, the rest of a word at its start shows its ##."""
+    if tokenizer.kind != "wordpiece":
+        return tokenizer.spelled(tokens)
+    parts = [token.removeprefix(CONTINUES) if token.startswith(CONTINUES) else f" {token}" for token in tokens[1:]]
+    return "".join([tokens[0], *parts])
 
 
 def run_glue(config: GlueConfig) -> None:
@@ -139,7 +173,9 @@ def run_finetune(config: FinetuneConfig) -> None:
 
 def written_in(out: Path) -> list[str]:
     """The model, if it was kept, results and predictions; not the files of the single runs, which begin with seed_."""
-    files = sorted(path.name for path in out.iterdir() if path.is_file() and not path.name.startswith((".", "seed_")))
+    files = sorted(
+        path.name for path in out.iterdir() if path.is_file() and not path.name.startswith((".", "seed_", MARKER))
+    )
     return [*(["model/"] if (out / "model").is_dir() else []), *files]
 
 
@@ -216,11 +252,31 @@ def run_measure(config: MeasureConfig) -> None:
         screen.out(note)
 
 
+def run_score(config: ScoreConfig) -> None:
+    """Score; to standard output if no other place is named."""
+    from electrakit.measure.score import to_tsv
+
+    scored = ek.score(**vars(config))
+    if config.out is None:
+        sys.stdout.write(to_tsv(scored))
+        return
+    num_cut = sum(one.num_cut > 0 for one in scored)
+    cut = f"; {num_cut:,} are longer than the network's rows and were cut" if num_cut else ""
+    screen.out(f"{config.out}: {len(scored):,} lines{cut}")
+
+
 def run_convert(config: ConvertConfig) -> None:
     """Convert, and print what was written."""
     from electrakit.tensorflow.convert import summary
 
     screen.out(summary(ek.convert(**vars(config))))
+
+
+def run_convert_deberta(config: ConvertDebertaConfig) -> None:
+    """Convert, and print what was written."""
+    from electrakit.deberta.convert import summary
+
+    screen.out(summary(ek.convert_deberta(**vars(config))))
 
 
 def run_report(config: ReportConfig) -> None:

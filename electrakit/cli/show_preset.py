@@ -79,6 +79,7 @@ def network_facts(config: PretrainConfig) -> list[tuple[str, ...]]:
 def run_facts(config: PretrainConfig, manifest: Manifest | None) -> list[tuple[str, str]]:
     optim = config.optim
     clip = "no clipping" if optim.max_grad_norm is None else f"clipped to {optim.max_grad_norm:g}"
+    clip += ", each network by itself" if optim.decoupled and optim.max_grad_norm is not None else ""
     facts = [
         ("objective", objective_text(config)),
         ("shared", share_text(config)),
@@ -94,7 +95,8 @@ def run_facts(config: PretrainConfig, manifest: Manifest | None) -> list[tuple[s
         ("seed", str(config.seed)),
         (
             "every",
-            f"log {config.log_every:,}, validation {config.valid_every:,}, checkpoint {config.save_every:,} steps",
+            f"log {config.log_every:,}, validation {config.valid_every:,}, checkpoint {config.save_every:,} steps"
+            + (f" or {config.save_minutes:g} minutes" if config.save_minutes is not None else ""),
         ),
     ]
     if manifest is not None:
@@ -120,6 +122,7 @@ def objective_text(config: PretrainConfig) -> str:
         parts.append(f"shown as in {objective.scheme}")
     else:
         source = "uniform replacements" if config.generator is None else f"{objective.replace_prob:.0%} shown as [MASK]"
+        source = "noise of a two-tower model" if objective.kind == "electric" else source
         of_generator = "" if config.generator is None else f"{objective.gen_weight:g} generator + "
         parts += [source, f"loss = {of_generator}{objective.resolved_disc_weight:g} discriminator"]
     if objective.kind == "electra":
@@ -128,13 +131,20 @@ def objective_text(config: PretrainConfig) -> str:
         final = objective.final_temperature
         towards = f", flattened to {objective.flatten_to}" if objective.flatten_to != "uniform" else ""
         parts.append(f"temperature {objective.temperature:g}{'' if final is None else f' to {final:g}'}{towards}")
+    if objective.generator_steps is not None:
+        parts.append(
+            f"{objective.generator_steps:,} steps of the generator alone, then the discriminator starts from it"
+        )
     flags = {"disallow_correct": "never the original", "official": "official sampling", "whole_words": "whole words"}
+    flags |= {"adversarial": "a generator that deceives"}
     return ", ".join([*parts, *(text for flag, text in flags.items() if getattr(objective, flag))])
 
 
 def share_text(config: PretrainConfig) -> str:
     if config.generator is None:
         return "nothing: there is one network"
+    if config.share == "gdes":
+        return "gdes: the discriminator reads the generator's words plus a difference of its own"
     parts = shared_parts(config)
     if not parts:
         return "nothing"
@@ -152,6 +162,8 @@ def cost_facts(config: PretrainConfig) -> list[tuple[str, str]]:
     step = flops_per_step(config)
     precision = "bf16" if config.precision == "bf16" else "fp32"
     what = "network" if config.objective.kind == "mlm" else "discriminator"
+    is_kept = any(network.body == "deberta" for network in config.networks.values())
+    attention = "attention weights included (our CPU kernels keep none)" if is_kept else "with fused attention"
     return [
         ("parameters", f"{count.total:,} ({format_number(count.total)}), each once"),
         ("kept after training", f"{count.encoder:,} ({format_number(count.encoder)}): the {what} without its head"),
@@ -168,7 +180,7 @@ def cost_facts(config: PretrainConfig) -> list[tuple[str, str]]:
         ),
         (
             "activations of a row",
-            f"{format_size(memory.activations / rows)} in {precision}, with fused attention",
+            f"{format_size(memory.activations / rows)} in {precision}, {attention}",
         ),
     ]
 

@@ -64,7 +64,9 @@ VERBS = {
     "pretrain": Verb(PretrainArguments),
     "export": Verb(outputs.ExportConfig, printing.run_export),
     "convert": Verb(outputs.ConvertConfig, printing.run_convert),
+    "convert-deberta": Verb(outputs.ConvertDebertaConfig, printing.run_convert_deberta),
     "measure": Verb(outputs.MeasureConfig, printing.run_measure),
+    "score": Verb(outputs.ScoreConfig, printing.run_score),
     "finetune": Verb(finetune.FinetuneConfig, printing.run_finetune),
     "predict": Verb(finetune.PredictConfig, printing.run_predict),
     "glue": Verb(finetune.GlueConfig, printing.run_glue),
@@ -85,6 +87,8 @@ def run_verb(arguments: Sequence[str]) -> int:
 def parse_verb(arguments: Sequence[str]) -> Any:
     """The settings of the verb that the arguments name."""
     path, arguments = split_config(arguments)
+    if arguments[:2] == ["convert", "deberta"] and not (arguments[2:] or ["-"])[0].startswith("-"):
+        arguments = ["convert-deberta", *arguments[2:]]
     name = arguments[0] if arguments else ""
     is_completion = name.startswith("--tyro-")
     kinds: list[Any] = []

@@ -1,13 +1,15 @@
 """Atomic writes of files and folders: after a crash or a power cut there is the old content or the new, never a part."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.lock import write_lock as write_lock
+from electrakit.common.move_folder import finish_move, move_folder, remove_folder
+from electrakit.common.sync import sync
 
 
 def atomic_write(path: Path, content: bytes, scratch: Path | None = None, *, is_shared: bool = False) -> None:
@@ -58,10 +60,12 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
 def _clean(place: Path, unfinished: Path, replaced: Path) -> None:
     """Remove leftovers; the old content goes back if a kill came between the two renames of `put_folder`."""
+    for target in (place, replaced):
+        finish_move(target)
     if replaced.exists() and not place.exists():
-        replaced.rename(place)
+        move_folder(replaced, place)
     for leftover in (unfinished / "folder", replaced):
-        shutil.rmtree(leftover, ignore_errors=True)
+        remove_folder(leftover)
 
 
 def put_folder(folder: Path, place: Path, replaced: Path) -> None:
@@ -70,8 +74,8 @@ def put_folder(folder: Path, place: Path, replaced: Path) -> None:
     for path in (*folder.rglob("*"), folder):
         sync(path)
     if place.exists():
-        place.rename(replaced)
-    folder.rename(place)
+        move_folder(place, replaced)
+    move_folder(folder, place)
     sync(place.parent)
 
 
@@ -81,29 +85,3 @@ def allow_reading(folder: Path) -> None:
     os.umask(umask)
     for path in folder.rglob("*.safetensors"):
         path.chmod(0o666 & ~umask)
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or a folder's list of names, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextlib.contextmanager
-def write_lock(out: Path, flag: str = "--out") -> Iterator[None]:
-    """Let only one process write a folder. The lock ends with the process, however that ends."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / ".lock"
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Another process may have removed the file together with its folder just before we locked it.
-            is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
-        except (BlockingIOError, FileNotFoundError):
-            is_ours = False
-        if not is_ours:
-            raise UserError(f"another process is writing {out}; wait for it, or name another {flag}")
-        yield

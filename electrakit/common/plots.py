@@ -93,5 +93,10 @@ def add_legend(owner: "Axes | Figure", **settings: Any) -> None:
 def to_png(figure: "Figure", dpi: int) -> bytes:
     """The same bytes each time."""
     content = BytesIO()
-    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": None})
+    figure.savefig(content, format="png", dpi=dpi, metadata={"Software": "ElectraKit"})
     return content.getvalue()
+
+
+def is_figure(head: bytes) -> bool:
+    """Whether a file that begins like this is a PNG of ours."""
+    return head.startswith(b"\x89PNG") and b"Software\0ElectraKit" in head

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -16,10 +17,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from electrakit.common.output import MessageFile
+
 SECONDS_BETWEEN_LINES = 10.0  # in a log file
 
-console = Console(stderr=True, highlight=False)
+console = Console(file=cast(Any, MessageFile()), highlight=False)
 """Messages go to standard error, so that standard output stays free for results."""
+
+_said: set[str] = set()
 
 Update = Callable[[int], None]
 
@@ -27,6 +32,13 @@ Update = Callable[[int], None]
 def print_message(text: str, style: str = "") -> None:
     """A line for people, shown as it is: brackets are no markup, and only the terminal wraps it."""
     console.print(text, style=style, markup=False, soft_wrap=True)
+
+
+def say_once(text: str) -> None:
+    """A line for people that one process prints once."""
+    if text not in _said:
+        _said.add(text)
+        print_message(text, "yellow")
 
 
 @contextmanager

@@ -38,10 +38,20 @@ def require_safe(place: str) -> None:
     if not has_weights:
         pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
         if pickles:
-            raise UserError(f"{place!r} has its weights in {pickles[0]}, a pickle that could run any code: {CONVERT}")
+            raise UserError(
+                f"{place!r} has its weights in {pickles[0]}, a pickle that could run any code: {way_to_convert(place)}"
+            )
         raise UserError(f"{place!r} has no model.safetensors")
     for index in folder.glob("*.safetensors.index.json"):
         require_index_is_safe(index)
+
+
+def way_to_convert(place: str) -> str:
+    """From pickled weights to safetensors."""
+    if "deberta" not in place.lower() and not (Path(place) / "pytorch_model.generator.bin").is_file():
+        return CONVERT
+    folder = place if Path(place).is_dir() else "FOLDER"
+    return f"electra convert deberta {folder} --out hf/dv3 makes safetensors of a download of Microsoft's pair"
 
 
 def point_to_model(folder: Path) -> None:
@@ -122,6 +132,8 @@ def explain_load_errors(place: str) -> Iterator[None]:
     except Exception as error:  # safetensors', the hub's and transformers' own errors have no common class
         if "trust_remote_code" in str(error):  # it would advise to allow that
             raise UserError(remote_code_message(place)) from None
+        if "use_safetensors" in str(error):  # it would advise to load the pickle
+            raise UserError(f"{place!r} has no model.safetensors, only a pickle: {way_to_convert(place)}") from None
         raise UserError(f"cannot load {place!r}: {one_line(error)}") from None
 
 

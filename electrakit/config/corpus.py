@@ -16,7 +16,11 @@ SourceFormat = Literal["text", "jsonl", "parquet", "wikipedia", "wikiextractor",
 Splitting = Literal["blank", "file", "line"]
 Engine = Literal["local", "ray"]
 RowStyle = Literal["full", "official", "crude"]
+TokenizerKind = Literal["wordpiece", "unigram", "bpe"]
 
+DEFAULT_ALPHABET = 1000
+"""Number of characters of a vocabulary."""
+LARGEST_VOCABULARY = 1_000_000
 SHARDS_MANIFEST = "manifest.json"
 """What a folder of shards holds. It is written last: without it the folder is unfinished."""
 SHARDS_SOURCES = "sources.jsonl"
@@ -66,10 +70,12 @@ class CorpusConfig(VerbSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(CorpusConfig):
-    """Train a BERT-style WordPiece tokenizer. The same corpus always gives the same bytes."""
+    """Train a tokenizer: BERT's WordPiece, unigram or byte-level BPE. The same corpus always gives the same bytes."""
 
     out: Path = may_change()
-    """Folder to write: tokenizer.json, tokenizer_config.json and vocab.txt."""
+    """Folder to write: tokenizer.json, tokenizer_config.json, and vocab.txt for WordPiece."""
+    kind: TokenizerKind = "wordpiece"
+    """`wordpiece` as BERT and ELECTRA; `unigram` as DeBERTa, with bytes for rare characters; `bpe` of bytes. The last two have no [UNK]."""
     vocab_size: int = 30_522
     """Size of the vocabulary, the five special tokens included."""
     cased: bool = False
@@ -78,11 +84,21 @@ class TokenizerConfig(CorpusConfig):
     """Keep accents. By default they are stripped, except by a cased tokenizer."""
     min_frequency: int = 2
     """How often a token must occur to enter the vocabulary."""
-    max_alphabet: int = 1000
-    """Number of different characters to keep; rarer ones become [UNK]."""
+    max_alphabet: int = DEFAULT_ALPHABET
+    """Number of different characters to keep; rarer ones become [UNK], with unigram bytes. BPE keeps all."""
+    overwrite: bool = may_change(False)
+    """Replace a tokenizer that is there already. Files that electrakit did not write are kept."""
 
     def check(self) -> None:
         super().check()
+        if self.kind == "bpe" and self.max_alphabet != DEFAULT_ALPHABET:
+            raise UserError(
+                f"--max-alphabet {self.max_alphabet} has no meaning with --kind bpe: its alphabet are the 256 bytes; leave it out"
+            )
+        if self.vocab_size > LARGEST_VOCABULARY:
+            raise UserError(
+                f"--vocab-size must be {LARGEST_VOCABULARY} or less, got {self.vocab_size}; 128000 is the largest in use"
+            )
         if self.vocab_size < 6:
             raise UserError(
                 f"--vocab-size must be 6 or more (five special tokens and a character), got {self.vocab_size}; "
@@ -96,7 +112,7 @@ class PrepareConfig(CorpusConfig):
     """Tokenize text into shards: files of token ids that training reads."""
 
     tokenizer: str
-    """A folder, a tokenizer.json, a vocab.txt, or a name on the Hugging Face hub."""
+    """A folder, a tokenizer.json, a vocab.txt, a SentencePiece .model, or a name on the Hugging Face hub."""
     out: Path = may_change()
     """Folder to write. Interrupted work is resumed, a finished folder is left as it is."""
     length: int = 128
@@ -143,7 +159,7 @@ class DoctorConfig(CorpusConfig):
     inputs: Annotated[Positional[tuple[str, ...]], arg(metavar="INPUT [INPUT ...]", help_behavior_hint="(required)")]
     """A corpus, as for electra prepare; or one folder of shards; or folders of runs, which may be training right now."""
     tokenizer: str | None = None
-    """Also check how well a tokenizer fits the corpus: a folder, a tokenizer.json, a vocab.txt or a hub name."""
+    """Also check how well a tokenizer fits the corpus: a folder, a tokenizer.json, a vocab.txt, a .model or a hub name."""
     max_mb: int = 64
     """How much of the text or of the shards to read, in MB."""
 

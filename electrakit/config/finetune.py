@@ -58,6 +58,10 @@ class FinetuneSettings(Settings):
     head: ClassifierHead = "official"
     """`official`: dropout and a linear layer on [CLS]; `mean`: the same on the mean of all states; `transformers`: the family's own."""
     precision: Precision = with_aliases("fp32", **PRECISION_ALIASES)
+    joint_prediction: bool = False
+    """SQuAD: the end of an answer depends on its start, and answers are found by beam search."""
+    answerable_uses_start_logits: bool = False
+    """SQuAD 2.0: whether there is no answer is read from [CLS] and from where an answer may start."""
 
     def check(self) -> None:
         check_positive(self.values("lr", "epochs", "batch_size", "layer_decay", "max_grad_norm"))
@@ -68,7 +72,8 @@ class FinetuneSettings(Settings):
     def identity(self) -> dict[str, Any]:
         """With the older names of precisions, which results on disk have always had: their fingerprints stay valid."""
         older = {new: old for old, new in PRECISION_ALIASES.items()}
-        return super().identity() | {"precision": older[self.precision]}
+        settings = super().identity() | {"precision": older[self.precision]}
+        return {name: value for name, value in settings.items() if value is not False}  # switches came later, all off
 
 
 def paper(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
@@ -174,7 +179,8 @@ class TuningConfig(VerbSettings):
     def changes(self) -> dict[str, Any]:
         """The settings that were given."""
         names = [entry.name for entry in fields(FinetuneSettings)]
-        return {name: value for name in names if (value := getattr(self, name, None)) is not None}
+        given = {name: getattr(self, name, None) for name in names}
+        return {name: value for name, value in given.items() if value is not None and value is not False}
 
     def settings(
         self, size: Size, task: str, epochs: float, start_from: str | None = None, length: int = 128
@@ -275,11 +281,15 @@ class FinetuneConfig(TuningConfig):
     kind: LabelKind | None = None
     """By default recognised from the labels: numbers with fractions, or many different ones, mean regression."""
     task: str | None = None
-    """Instead of files: a task of GLUE, squad, squad2 or chunking."""
+    """Instead of files: a task of GLUE, squad, squad2, mrqa or chunking."""
     data: str | None = None
-    """The folder of GLUE, of SQuAD's files or of CoNLL-2000's, for --task."""
+    """The folder of GLUE, of SQuAD's or MRQA's files or of CoNLL-2000's, for --task."""
     seeds: int = 1
     """Number of runs; the best is kept."""
+    joint_prediction: bool = False
+    """SQuAD: the end of an answer depends on its start (official beam search). transformers has no such head, `electra predict` has."""
+    answerable_uses_start_logits: bool = False
+    """SQuAD 2.0: whether there is no answer is read from [CLS] and from where an answer may start, as in the official code."""
 
     def check(self) -> None:
         super().check()
@@ -376,3 +386,5 @@ class PredictConfig(VerbSettings):
     """The columns of text; by default those that the model was trained with."""
     device: str | None = None
     """cpu or cuda; by default cuda if there is one."""
+    overwrite: bool = False
+    """Write even where a file of others is: it is kept under another name, such as predictions.1.tsv."""

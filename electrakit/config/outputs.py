@@ -1,8 +1,8 @@
-"""The settings of export, convert, measure, report, play and demo."""
+"""The settings of export, convert, measure, score, report, play and demo."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -32,6 +32,8 @@ class ExportConfig(VerbSettings):
     """With --push: make the repository private."""
     dry_run: bool = False
     """With --push: write and check everything, list what would be uploaded, upload nothing."""
+    overwrite: bool = False
+    """Replace any earlier export, also of another run. Files that electrakit did not write, or that were changed, are kept."""
 
     def check(self) -> None:
         if self.push is None and (self.dry_run or self.private):
@@ -51,6 +53,25 @@ class ConvertConfig(VerbSettings):
     """vocab.txt; by default the one beside the checkpoint."""
     num_heads: int | None = None
     """Attention heads of the discriminator, which the checkpoint does not hold; by default hidden size / 64, as in all released ones."""
+    overwrite: bool = False
+    """Replace a converted model that is there already. Files that electrakit did not write are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertDebertaConfig(VerbSettings):
+    """Convert a DeBERTaV3 pair as Microsoft releases it, whose weights are pickles, to safetensors. Also: electra convert deberta."""
+
+    folder: Annotated[Positional[Path], arg(metavar="FOLDER")]
+    """The folder with pytorch_model.bin and pytorch_model.generator.bin. They are read by a process without network or files."""
+    out: Path
+    """Folder to write: the discriminator, and `generator/` inside."""
+    num_heads: int | None = None
+    """Attention heads, which the weights do not show; by default hidden size / 64, as in all released ones."""
+    overwrite: bool = False
+    """Replace a converted model that is there already. Files that electrakit did not write are kept."""
+
+    def check(self) -> None:
+        check_positive(self.values("num_heads"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +117,26 @@ class MeasureConfig(VerbSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScoreConfig(VerbSettings):
+    """Score each line of a text with a pseudo-log-likelihood, to rank what another model wrote."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """A run, a checkpoint, an exported folder, or a transformers model. Electric and discriminators take one pass."""
+    file: Annotated[Positional[Path], arg(metavar="FILE")]
+    """Text file in UTF-8 with one sentence in each line."""
+    out: Path | None = None
+    """TSV file to write: score, number of tokens, of tokens that were cut off, and the line; by default to standard output."""
+    network: Literal["discriminator", "generator"] = "discriminator"
+    """Which one scores, where there are two; a generator takes a pass for each token."""
+    overwrite: bool = False
+    """Write even where a file of others is: it is kept under another name, such as scores.1.tsv."""
+
+    def check(self) -> None:
+        if self.out is not None and self.out.is_dir():
+            raise UserError(f"--out {self.out} is a folder; name a file, such as {self.out / 'scores.tsv'}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportConfig(VerbSettings):
     """Write one HTML file about runs: curves, validation, GLUE, settings, findings of the doctor."""
 
@@ -111,6 +152,8 @@ class ReportConfig(VerbSettings):
     """With --live: seconds between two updates."""
     png: bool = True
     """Write PNGs of the curves too, for papers; --no-png leaves them out."""
+    overwrite: bool = False
+    """Write even where files of others are: they are kept under another name, such as report.1.html."""
 
     def check(self) -> None:
         if not self.runs:

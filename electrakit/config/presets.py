@@ -14,7 +14,7 @@ from electrakit.common.errors import UserError
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import ChangesBesidesPair, OptimConfig, PretrainChanges, PretrainConfig, Share, override
 
-OurBody = Literal["classic", "modern"]
+OurBody = Literal["classic", "modern", "deberta"]
 
 
 def tiny(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
@@ -158,6 +158,11 @@ def all_tokens_mlm(body: OurBody = "classic", **changes: Unpack[PretrainChanges]
     return override(electra_small(body), {"objective": {"kind": "all_tokens_mlm"}}, changes)
 
 
+def electric_small(body: OurBody = "classic", **changes: Unpack[PretrainChanges]) -> PretrainConfig:
+    """Electric at ELECTRA-Small's size (Clark et al. 2020b): an energy for each token, so `electra score` takes one pass."""
+    return override(electra_small(body), {"objective": {"kind": "electric"}}, changes)
+
+
 def modern_tiny(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
     """tiny with the modern body and Muon."""
     return override(tiny("modern"), MUON, changes)
@@ -173,19 +178,64 @@ def modern_small(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
     return override(electra_small("modern"), MUON, {"optim": {"lr": 1e-3}}, changes)  # the rate is not measured yet
 
 
+def deberta_mini(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
+    """Minutes on a CPU: DeBERTaV3's recipe with the sizes of mini."""
+    small = {"discriminator": {"position_buckets": 32}, "generator": {"position_buckets": 32}}
+    return override(mini("deberta"), small, DEBERTA_V3, {"optim": {"lr": 1e-3, "warmup_steps": 300}}, changes)
+
+
+def deberta_v3_xsmall(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
+    """DeBERTaV3-XSmall: 22 M parameters beside a table of 128,100 words."""
+    sizes = NetworkConfig(hidden_size=384, ffn_size=1536, num_heads=6, embedding_size=384, vocab_size=128_100)
+    theirs = {**networks(sizes, 1 / 2, "deberta"), "batch_size": 64, "optim": {"lr": 3e-4}}
+    return override(deberta_v3_base(), theirs, changes)
+
+
+def deberta_v3_small(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
+    """DeBERTaV3-Small: half of the layers of DeBERTaV3-Base. Their script has no rate for it; this is Base's."""
+    return override(deberta_v3_base(), {"discriminator": {"num_layers": 6}, "generator": {"num_layers": 3}}, changes)
+
+
+def deberta_v3_base(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
+    """DeBERTaV3-Base as Microsoft's script trains it: a generator of half the depth, GDES, always [MASK]."""
+    sizes = NetworkConfig(hidden_size=768, ffn_size=3072, num_heads=12, embedding_size=768, vocab_size=128_100)
+    config = PretrainConfig(**networks(sizes, 1 / 2, "deberta"), batch_size=256, length=512)
+    return override(config, DEBERTA_V3, {"optim": {"lr": 1e-4}}, changes)
+
+
+def deberta_v3_large(**changes: Unpack[PretrainChanges]) -> PretrainConfig:
+    """DeBERTaV3-Large. Activations are computed twice instead of kept; `recompute=False` is faster."""
+    sizes = {"hidden_size": 1024, "ffn_size": 4096, "num_heads": 16, "embedding_size": 1024}
+    theirs = {
+        "discriminator": {"num_layers": 24, **sizes},
+        "generator": {"num_layers": 12, **sizes},
+        "recompute": True,
+    }
+    return override(deberta_v3_base(), theirs, changes)
+
+
 # Parts
 
 NO_DROPOUT: Any = {"dropout": 0.0, "attention_dropout": 0.0}  # as ALBERT's own config has it
+# He et al. 2021, and their script where the paper says nothing: always [MASK], AdamW, a linear schedule, separate updates.
+DEBERTA_V3 = {
+    "share": "gdes",
+    "objective": {"replace_prob": 1.0, "disc_weight": 50.0},
+    "optim": {"name": "adamw", "schedule": "linear", "decoupled": True},
+}
 MUON = {"optim": {"name": "muon"}}  # in a first probe: MLM loss 4.4 where the classic body with AdamW stood at 5.6
 
 
 def networks(discriminator: NetworkConfig, factor: float, body: OurBody) -> dict[str, Any]:
     """The pair: a discriminator, and its generator of `factor` times its size."""
-    if body not in ("classic", "modern"):
-        raise UserError(f"body is {body!r}; choose classic or modern")
+    if body not in ("classic", "modern", "deberta"):
+        raise UserError(f"body is {body!r}; choose classic, modern or deberta")
     if body == "classic":
         return {"discriminator": discriminator, "generator": narrower(discriminator, factor)}
-    discriminator = modernised(discriminator)
+    if body == "deberta":
+        discriminator = replace(discriminator, body="deberta", embedding_size=discriminator.hidden_size)
+    else:
+        discriminator = modernised(discriminator)
     return {"discriminator": discriminator, "generator": shallower(discriminator, factor)}
 
 

@@ -12,12 +12,12 @@ from electrakit.config.base import Settings, check_at_least, check_below_one, ch
 from electrakit.config.network import NetworkConfig
 
 PretrainPrecision = Literal["auto", "fp32", "bf16"]
-Share = Literal["nothing", "embeddings", "layers", "encoder"]
-ObjectiveKind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm"]
+Share = Literal["nothing", "gdes", "embeddings", "layers", "encoder"]
+ObjectiveKind = Literal["electra", "mlm", "replace_mlm", "all_tokens_mlm", "electric"]
 OptimizerName = Literal["official_adam", "adamw", "lamb", "muon"]
 Schedule = Literal["official", "linear", "cosine", "cosine_restarts", "constant"]
 
-DISC_WEIGHTS = {"electra": 50.0, "replace_mlm": 1.0, "all_tokens_mlm": 7.0}
+DISC_WEIGHTS = {"electra": 50.0, "replace_mlm": 1.0, "all_tokens_mlm": 7.0, "electric": 50.0}
 """Of the discriminator's loss beside the generator's, by kind of objective. The first is the paper's; it gives none for the others."""
 
 
@@ -31,7 +31,7 @@ class ObjectiveConfig(Settings):
     """The training objective. The defaults are ELECTRA's."""
 
     kind: ObjectiveKind = "electra"
-    """`electra`: replaced token detection; `mlm`: BERT's objective; `replace_mlm` and `all_tokens_mlm`: the paper's two in between."""
+    """`electra`: replaced token detection; `mlm`: BERT's objective; `replace_mlm` and `all_tokens_mlm`: between; `electric`: energies."""
     mask_prob: float = 0.15
     """Share of a row's real tokens that is chosen for masking."""
     replace_prob: float = 0.85
@@ -51,11 +51,15 @@ class ObjectiveConfig(Settings):
     gen_weight: float = 1.0
     """Weight of the generator's loss."""
     disc_weight: float | None = None
-    """Weight of the discriminator's loss. None: 50 for electra, 1 for replace_mlm, 7 for all_tokens_mlm."""
+    """Weight of the discriminator's loss. None: 50 for electra and electric, 1 for replace_mlm, 7 for all_tokens_mlm."""
     correct_weight: float = 0.0
     """Above 0, the discriminator also predicts the original of every chosen token (COCO-LM's correction), with this weight."""
     keep_mask_prob: float = 0.0
     """Share of the chosen tokens that the discriminator, too, reads as [MASK], to correct, not to detect. Needs `correct_weight`."""
+    adversarial: bool = False
+    """Train the generator to deceive the discriminator (REINFORCE) instead of to predict words; the paper found it worse."""
+    generator_steps: int | None = None
+    """Two stages: the generator alone for so many steps, then a discriminator that starts from it; the paper found it worse."""
     official: bool = False
     """Choose positions with replacement, as google-research/electra does (about 8 % fewer are masked); for comparison."""
     whole_words: bool = False
@@ -87,6 +91,25 @@ class ObjectiveConfig(Settings):
             )
         check_loss_weights(self.gen_weight, self.resolved_disc_weight)
         check_whole_words(self.whole_words, self.official)
+        check_positive(self.values("generator_steps"))
+        for name in ("adversarial", "generator_steps"):
+            if getattr(self, name) and self.kind != "electra":
+                raise UserError(f"{name} goes with kind=electra, kind is {self.kind}: leave it out")
+        if self.adversarial and self.generator_steps is not None:
+            raise UserError("adversarial training needs both networks at every step: leave out generator_steps")
+        if self.adversarial and (self.disallow_correct or self.keep_mask_prob or self.flatten_to != "uniform"):
+            raise UserError(
+                "adversarial trains the distribution that is sampled: leave out disallow_correct, flatten_to and keep_mask_prob"
+            )
+        if self.kind == "electric":
+            only = {"temperature": 1.0, "final_temperature": None, "disallow_correct": False, "official": False}
+            for name, wanted in only.items():
+                if (value := getattr(self, name)) != wanted:
+                    raise UserError(
+                        f"objective.{name} is {value}, and kind=electric must know how likely each of its samples was: leave it out"
+                    )
+            if self.loss_on != "all":
+                raise UserError("objective.loss_on=masked: kind=electric learns from the other tokens; use loss_on=all")
 
     @property
     def resolved_disc_weight(self) -> float:
@@ -112,6 +135,8 @@ class OptimConfig(Settings):
     """Decoupled weight decay of all weights but biases and norms."""
     max_grad_norm: float | None = 1.0
     """Gradients are clipped to this norm. None: no clipping."""
+    decoupled: bool = False
+    """Update generator and discriminator separately (DeBERTaV3): each has its own clipping. Needs share=nothing or gdes."""
     schedule: Schedule = "official"
     """Decay of the learning rate after the warm-up; `official` is linear and decays during the warm-up too."""
     warmup_steps: int = 10_000
@@ -158,7 +183,8 @@ class PretrainConfig(Settings):
     ngrams: bool = False
     """Sample replacements by counts of neighbouring words too: the generator learns what they leave over. Without one, by them alone."""
     share: Share = "embeddings"
-    """Which weights the two networks share. `layers`: also the generator's layers, which are the discriminator's first ones."""
+    """Which weights the networks share. `gdes`: the discriminator reads the generator's words plus a difference that it learns (DeBERTaV3);
+    `layers`: also the generator's layers, which are the discriminator's first ones."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     """The training objective."""
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -176,7 +202,9 @@ class PretrainConfig(Settings):
     valid_every: int = may_change(5_000)
     """Steps between two validations."""
     save_every: int = may_change(5_000)
-    """Steps between two checkpoints."""
+    """Steps between two checkpoints, at most."""
+    save_minutes: float | None = may_change(10.0)
+    """Minutes of work between two checkpoints, at most; more if saving would take over 2 % of the time. None: steps alone decide."""
     budget: str | None = may_change(None)
     """Wall-clock time such as 30m, 8h or 2d: the learning rate falls with the clock, and the run ends in time. None: it ends by steps."""
     valid_rows: int = 1024
@@ -203,7 +231,9 @@ class PretrainConfig(Settings):
     """Log to this Weights & Biases project too; needs pip install 'electrakit[wandb]'."""
 
     def check(self) -> None:
-        counts = "steps batch_size micro_batch length log_every valid_every save_every valid_rows keep_last"
+        counts = (
+            "steps batch_size micro_batch length log_every valid_every save_every save_minutes valid_rows keep_last"
+        )
         check_positive(self.values(*counts.split()))
         if self.plain and self.compile:
             raise UserError("plain switches the compiler off, compile asks for it: leave one out")
@@ -212,12 +242,10 @@ class PretrainConfig(Settings):
             raise UserError(
                 f"keep_at {self.keep_at[0]} is a part of the steps, but a run with a budget ends by the clock; leave one out"
             )
-        if self.fsdp and self.optim.name in ("lamb", "muon"):
-            raise UserError(
-                f"fsdp shards matrices, optim.name={self.optim.name!r} needs full ones; use adamw or official_adam"
-            )
         if self.objective.kind == "mlm" and self.generator is not None:
             raise UserError("objective.kind='mlm' has one network, the discriminator's: set generator to None")
+        if self.objective.kind == "electric":
+            self._check_electric()
         for name, network in self.networks.items():
             if self.length > network.max_length:
                 raise UserError(
@@ -226,16 +254,21 @@ class PretrainConfig(Settings):
                 )
         if self.generator is not None:
             self._check_pair(self.generator, self.discriminator)
+        self._check_separate_training()
         if self.ngrams and self.objective.kind == "mlm":
             raise UserError("ngrams are of the generator's samples, and objective.kind='mlm' has none: leave them out")
         if self.objective.flatten_to != "uniform" and self.generator is None and not self.ngrams:
             raise UserError(
                 "objective.flatten_to=frequency is of a generator's samples, and there is none: use objective.flatten_to=uniform"
             )
-        if self.objective.correct_weight and self.discriminator.body not in ("classic", "modern"):
+        if self.objective.correct_weight and self.discriminator.body not in ("classic", "modern", "deberta"):
             raise UserError(
                 f"objective.correct_weight needs one of our own bodies, discriminator.body is {self.discriminator.body!r}: "
-                "use classic or modern"
+                "use classic, modern or deberta"
+            )
+        if self.objective.kind == "electra" and self.discriminator.enhanced_mask_decoder:
+            raise UserError(
+                "discriminator.enhanced_mask_decoder is of a network that predicts words: set generator.enhanced_mask_decoder"
             )
         if self.init_embeddings == "counts" and (place := self.init_discriminator or self.init_generator):
             raise UserError(f"init_embeddings=counts would replace the word table of {place}: leave one of the two out")
@@ -258,15 +291,21 @@ class PretrainConfig(Settings):
                 raise UserError(
                     f"generator.{name} is {ours}, discriminator.{name} {theirs}: both networks read the same rows; make them equal"
                 )
-        is_one_body = generator.body == discriminator.body
+        has_position_table = generator.body == discriminator.body and generator.body not in ("modern", "deberta")
         must_agree: dict[str, list[str]] = {
             "nothing": [],
-            "embeddings": ["embedding_size", *(["max_length"] if is_one_body and generator.body != "modern" else [])],
+            "gdes": ["embedding_size"],
+            "embeddings": ["embedding_size", *(["max_length"] if has_position_table else [])],
             "layers": ["body", *SHARED_ENCODER_SIZES],
-            "encoder": ["body", *SHARED_ENCODER_SIZES, *(["num_layers"] if generator.body != "albert" else [])],
+            "encoder": [
+                "body",
+                *SHARED_ENCODER_SIZES,
+                "enhanced_mask_decoder",
+                *(["num_layers"] if generator.body != "albert" else []),
+            ],
         }
         what = {"encoder": "the encoder", "layers": "layers"}.get(self.share, "embeddings")
-        way_out = "nothing" if self.share == "embeddings" else "embeddings"
+        way_out = "nothing" if self.share in ("embeddings", "gdes") else "embeddings"
         for name in must_agree[self.share]:
             ours, theirs = getattr(generator, name), getattr(discriminator, name)
             if ours != theirs:
@@ -274,11 +313,71 @@ class PretrainConfig(Settings):
                     f"cannot share {what}: generator.{name} is {ours}, discriminator.{name} {theirs}; "
                     f"make them equal or use share='{way_out}'"
                 )
+        if self.share == "gdes" and self.objective.kind != "electra" and discriminator.body in ("bert", "albert"):
+            raise UserError(
+                f"cannot share embeddings: transformers' {discriminator.body} uses its word table in an output layer too, which "
+                "share='gdes' cannot follow; use share='embeddings'"
+            )
         if self.share == "layers" and generator.num_layers > discriminator.num_layers:
             raise UserError(
                 f"cannot share layers: generator.num_layers is {generator.num_layers}, discriminator.num_layers only "
                 f"{discriminator.num_layers}; make the generator shallower or use share='embeddings'"
             )
+
+    def _check_separate_training(self) -> None:
+        """Of settings that train generator and discriminator apart."""
+        objective = self.objective
+        wanted = {
+            "optim.decoupled": self.optim.decoupled,
+            "objective.adversarial": objective.adversarial,
+            "objective.generator_steps": objective.generator_steps is not None,
+        }
+        for name in (name for name, is_wanted in wanted.items() if is_wanted):
+            if self.generator is None:
+                raise UserError(f"{name} is of two networks, and there is no generator: leave it out")
+            if self.share not in ("nothing", "gdes"):
+                raise UserError(
+                    f"{name} trains the networks separately, but share={self.share!r} makes weights of both one: "
+                    "use share='gdes' or 'nothing'"
+                )
+        if objective.adversarial and not self.optim.decoupled:
+            raise UserError(
+                "objective.adversarial: clipped together with the discriminator's, the generator's gradient would vanish: "
+                "add optim.decoupled"
+            )
+        if objective.generator_steps is not None:
+            self._check_stages(objective.generator_steps)
+
+    def _check_stages(self, generator_steps: int) -> None:
+        if self.budget is not None:
+            raise UserError(
+                "objective.generator_steps counts steps, but a run with a budget ends by the clock; leave one out"
+            )
+        if self.fsdp:
+            raise UserError("objective.generator_steps copies whole networks, fsdp divides them: leave one out")
+        if generator_steps >= self.steps:
+            raise UserError(
+                f"objective.generator_steps {generator_steps} leaves none of {self.steps} steps to the discriminator: lower it"
+            )
+        for name in ("body", *SHARED_ENCODER_SIZES, "num_layers"):
+            ours, theirs = (getattr(network, name) for network in (self.generator, self.discriminator))
+            if ours != theirs:
+                raise UserError(
+                    f"objective.generator_steps: the discriminator starts from the generator's weights, but generator.{name} is {ours}, "
+                    f"discriminator.{name} {theirs}; make them equal"
+                )
+
+    def _check_electric(self) -> None:
+        """The generator is two towers of our own bodies, which `model.two_tower` builds."""
+        if self.generator is None or self.ngrams or self.init_generator is not None:
+            what = "init_generator" if self.init_generator else "ngrams" if self.ngrams else "generator=None"
+            raise UserError(
+                f"{what}: the generator of objective.kind='electric' is a new two-tower model; leave it out"
+            )
+        if self.share not in ("nothing", "embeddings"):
+            raise UserError(f"share={self.share!r}: a two-tower model has other layers; use embeddings or nothing")
+        if self.generator.body not in ("classic", "modern"):
+            raise UserError(f"generator.body is {self.generator.body!r}: a two-tower model is classic or modern")
 
     @classmethod
     def unwrap(cls, content: Any, path: Path) -> Any:
@@ -319,7 +418,10 @@ class PretrainConfig(Settings):
         return self.steps * self.batch_size * self.length
 
 
-SHARED_ENCODER_SIZES = ("hidden_size", "ffn_size", "num_heads", "embedding_size", "max_length", "rotary_base")
+SHARED_ENCODER_SIZES = (
+    *("hidden_size", "ffn_size", "num_heads", "embedding_size", "max_length", "rotary_base"),
+    *("position_buckets", "convolution"),
+)
 """What two networks that share an encoder have in common, besides its depth. (ALBERT's layers are one, used any number of times.)"""
 
 
@@ -370,6 +472,7 @@ class ChangesBesidesPair(TypedDict, total=False):
     log_every: int
     valid_every: int
     save_every: int
+    save_minutes: float | None
     budget: str | None
     valid_rows: int
     keep_last: int

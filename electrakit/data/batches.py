@@ -1,4 +1,4 @@
-"""Reads the batch of ids (B, T) of any step from memory-mapped shards, in an order that is computed, never stored."""
+"""Reads the batch of ids (B, T) of any step from shards, in an order that is computed, never stored."""
 
 import hashlib
 import json
@@ -15,6 +15,7 @@ import xxhash
 
 from electrakit.common.errors import UserError
 from electrakit.data.manifest import DTYPES, check_hash, files_of_split, read_manifest
+from electrakit.data.row_file import RowFile, allow_open_files
 
 ORDER = 1  # of `permute`: raise it with any change of the order, so that old runs refuse to resume instead of drifting
 
@@ -62,12 +63,17 @@ class Batches:
         rows = []
         for row in self.row_numbers(step).tolist():
             file = bisect_right(self.first_rows, row) - 1
-            rows.append(self._rows_of_file[file][row - self.first_rows[file]])
-        return np.concatenate(rows).reshape(-1, self.length).astype(np.int64)
+            rows.append(self._row_files[file].rows(row - self.first_rows[file]))
+        return self._as_ids(rows).astype(np.int64)
 
     def open(self) -> None:
-        """Compare the hashes and map the files; the first read does it too."""
-        _ = self._rows_of_file
+        """Compare the hashes and open the files; the first read does it too."""
+        _ = self._row_files
+
+    def find_change(self) -> str | None:
+        """What another program has changed in the files since they were opened; None if nothing."""
+        opened: list[RowFile] = vars(self).get("_row_files", [])
+        return next((change for file in opened if (change := file.find_change())), None)
 
     def chunks(self, size: int, num_rows: int | None = None) -> Iterator[np.ndarray]:
         """All rows in the order of the files, or `num_rows` of them spread evenly, `size` at a time: ids (B, T) as stored."""
@@ -75,9 +81,15 @@ class Batches:
         for first in range(0, num_rows, size):
             numbers = np.arange(first, min(num_rows, first + size)) * self.num_rows // num_rows
             files = np.searchsorted(self.first_rows, numbers, side="right") - 1
-            yield np.concatenate(
-                [self._rows_of_file[file][numbers[files == file] - self.first_rows[file]] for file in np.unique(files)]
-            )
+            yield np.concatenate([self._read(file, numbers[files == file]) for file in np.unique(files)])
+
+    def _read(self, file: int, numbers: np.ndarray) -> np.ndarray:
+        """Rows of one file by their rising numbers; those that follow one another are read at once."""
+        blocks = np.split(numbers - self.first_rows[file], np.flatnonzero(np.diff(numbers) > 1) + 1)
+        return self._as_ids([self._row_files[file].rows(int(block[0]), len(block)) for block in blocks])
+
+    def _as_ids(self, rows: list[bytes]) -> np.ndarray:
+        return np.frombuffer(b"".join(rows), DTYPES[self.manifest.dtype]).reshape(-1, self.length)
 
     def micro_batches(self, step: int) -> Iterator[np.ndarray]:
         """The same rows in the same order, in `num_micro` micro-batches of at most `micro_batch` rows, as even as possible.
@@ -125,22 +137,20 @@ class Batches:
         return xxhash.xxh3_64_hexdigest(json.dumps([data, order], sort_keys=True).encode())
 
     @cached_property
-    def _rows_of_file(self) -> list[np.ndarray]:
-        """The files, compared with their hashes and mapped at the first read."""
+    def _row_files(self) -> list[RowFile]:
+        """The files, opened and compared with their hashes at the first read."""
+        allow_open_files(len(self.files))
+        row_bytes = self.length * DTYPES[self.manifest.dtype].itemsize
+        opened = [RowFile(self.folder / file.name, file, row_bytes) for file in self.files]
         if self._must_verify:
             for file in self.files:
                 check_hash(self.folder, file)
             self._must_verify = False
-        dtype = DTYPES[self.manifest.dtype]
-        return [
-            # as a plain array: taking a row of a np.memmap costs ten times more
-            np.memmap(self.folder / file.name, dtype, "r", shape=(file.rows, self.length)).view(np.ndarray)
-            for file in self.files
-        ]
+        return opened
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without the memory maps, which would pickle as the files' content.
-        return {name: value for name, value in vars(self).items() if name != "_rows_of_file"}
+        # Without the open files, which are of this process.
+        return {name: value for name, value in vars(self).items() if name != "_row_files"}
 
 
 def permute(index: np.ndarray, size: int, key: int) -> np.ndarray:

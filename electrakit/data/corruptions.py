@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from electrakit.common import word_marks
 from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.data.batches import Batches
 from electrakit.data.counts import TokenCounts, count_pairs
@@ -39,7 +40,7 @@ def corrupted_rows(shards: str | Path, num_rows: int = 256, seed: int = 0) -> di
     - `swapped`: two neighbours have changed places; both count.
     - `elsewhere`: to words of the same row, at least 8 tokens away.
 
-    A word here is a token that is a whole word, since a lone `##` piece would give a change away; special tokens are
+    A word here is a token that is a whole word, since a lone piece of one would give a change away; special tokens are
     none. No word is changed to itself, and none beside another changed one, except the two that are swapped. Changed and
     unchanged words that are scored are equally frequent: a model that knows only frequencies has an AUC of .50 on each
     way. A row does not depend on how many there are. Where the valid split has fewer rows there are fewer, or none.
@@ -65,7 +66,8 @@ def is_continuation(shards: Path, manifest: Manifest) -> np.ndarray:
     table = np.zeros(manifest.vocab_size, bool)
     if has_tokenizer_files(shards / SHARDS_TOKENIZER):
         vocabulary = load_tokenizer(shards / SHARDS_TOKENIZER).vocabulary
-        table[[number for number, token in enumerate(vocabulary) if token.startswith("##")]] = True
+        mark = word_marks.word_mark(vocabulary)
+        table[[number for number, token in enumerate(vocabulary) if word_marks.is_continuation(token, mark)]] = True
     return table
 
 

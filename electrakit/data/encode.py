@@ -10,6 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from electrakit.data.encode_fast import can_agree, fast_lines, load_tokie, num_chars
+from electrakit.data.tokenizer_kinds import subword_rules
 
 # Of each call, so that the number of workers does not decide what is audited. tokenizers is about 20 times slower, so
 # one line in 1,000 costs 2 %.
@@ -33,6 +34,12 @@ class Encoder:
         self._reference.encode_special_tokens = True
         settings = json.loads(self._reference.to_str())
         self._special_texts = [token["content"] for token in settings["added_tokens"]]
+        # A unigram model may find the text of a special token among its pieces: such a piece is unknown.
+        self._unknown: np.ndarray | None = None
+        if settings["model"]["type"] == "Unigram" and settings["model"]["unk_id"] is not None:
+            self._unknown = np.arange(1 + max(self._reference.get_vocab().values()), dtype=np.uint32)
+            special = [token["id"] for token in settings["added_tokens"] if token["special"]]
+            self._unknown[special] = settings["model"]["unk_id"]
         self._tokie = load_tokie(self._reference) if fast and can_agree(settings) else None
         self._words = WordCache(self._encode_by_reference) if splits_at_spaces(settings) else None
 
@@ -80,7 +87,8 @@ class Encoder:
             encodings = self._reference.encode_batch_fast(lines[start:end], add_special_tokens=False)
             ids.append(np.array(list(chain.from_iterable(e.ids for e in encodings)), np.uint32))
             counts.append(np.fromiter(map(len, encodings), np.int64, len(encodings)))
-        return np.concatenate(ids), np.concatenate(counts)
+        all_ids = np.concatenate(ids)
+        return all_ids if self._unknown is None else self._unknown[all_ids], np.concatenate(counts)
 
     def _audit(self, lines: list[str], ids: np.ndarray, counts: np.ndarray) -> str | None:
         """Encode a fixed share of the fast lines by tokenizers too: the first line that differs, or None."""
@@ -98,7 +106,7 @@ class Encoder:
 class WordCache:
     """Encodes lines with `tokenizers`, but each word only once: text repeats its words.
 
-    BERT's rules never look over a space, so a line's ids are those of its words. Several times as fast as line by line.
+    BERT's rules and ours never look over a space, so a line's ids are those of its words. Several times as fast as line by line.
     """
 
     def __init__(self, encode: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]) -> None:
@@ -134,12 +142,13 @@ class WordCache:
 
 
 def splits_at_spaces(settings: dict[str, Any]) -> bool:
-    """Whether a tokenizer.json follows BERT's rules, whatever their options: it splits at spaces, first of all."""
-    return (
+    """Whether a tokenizer.json follows BERT's rules or ours, whatever their options: it splits at spaces, first of all."""
+    if any(token["normalized"] or not token["special"] for token in settings["added_tokens"]):
+        return False
+    return (settings["normalizer"], settings["pre_tokenizer"]) in subword_rules() or (
         settings["model"]["type"] == "WordPiece"
         and (settings["normalizer"] or {}).get("type") == "BertNormalizer"
         and settings["pre_tokenizer"] == {"type": "BertPreTokenizer"}
-        and all(token["special"] and not token["normalized"] for token in settings["added_tokens"])
     )
 
 

@@ -14,11 +14,11 @@ from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_file, hash_text
 from electrakit.common.progress import progress
 from electrakit.config.base import read_fields
-from electrakit.config.corpus import SHARDS_MANIFEST, SHARDS_SOURCES, PrepareConfig
+from electrakit.config.corpus import SHARDS_MANIFEST, SHARDS_SOURCES, SHARDS_TOKENIZER, PrepareConfig
 from electrakit.data.read import docstrings
 from electrakit.data.read.sources import CorpusInput
 from electrakit.data.rows import DocumentCounts
-from electrakit.data.tokenizer_files import TokenizerFiles
+from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 
 SHARDS_FORMAT = 1  # of manifest.json
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
@@ -193,6 +193,7 @@ class Plan:
     entry: dict[str, Any]  # as it stands in the manifest
     sources: list[SourceFile]
     read_once: list[str]  # the names of the sources that cannot be read again: standard input and pipes
+    tokenizer: str = ""  # what it is, for people to read
 
     def refuse_changed(self, inputs: list[CorpusInput], out: Path) -> None:
         """A source that changed while it was read gave rows that belong to no version of it."""
@@ -210,11 +211,21 @@ class Plan:
         what = f"{out} was made with other settings"
         if names == ["sources"]:
             what = f"the sources have changed since {out} was made"
+        special = {"sources": self._other_sources, "tokenizer": self._other_tokenizer}
         changes = ", ".join(
-            self._other_sources(out) if name == "sources" else f"{name} {before.get(name)} -> {now.get(name)}"
-            for name in names
+            special[name](out) if name in special else f"{name} {before.get(name)} -> {now.get(name)}" for name in names
         )
         raise UserError(f"{what}: {changes}; name another --out, or remove the folder")
+
+    def _other_tokenizer(self, out: Path) -> str:
+        """Which tokenizer the folder was made with, and which it is now: their fingerprints tell nobody anything."""
+        try:
+            before = load_tokenizer(out / SHARDS_TOKENIZER).summary
+        except UserError:
+            before = "another"
+        if before == self.tokenizer:
+            before = f"another {before}"
+        return f"tokenizer {before} -> {self.tokenizer}"
 
     def _other_sources(self, out: Path) -> str:
         """How many sources changed, and how the first of them did."""
@@ -245,7 +256,9 @@ def make_plan(config: PrepareConfig, tokenizer: TokenizerFiles, inputs: list[Cor
     num_bytes, digest = sum(one.bytes or 0 for one in sources), hash_text(json.dumps([one.identity for one in sources]))
     summary = asdict(SourcesSummary(len(sources), num_bytes, digest))
     read_once = [one.name for one in inputs if one.name == "-" or (one.path and not Path(one.path).is_file())]
-    return Plan({**settings, "tokenizer": tokenizer.fingerprint, "sources": summary}, sources, read_once)
+    return Plan(
+        {**settings, "tokenizer": tokenizer.fingerprint, "sources": summary}, sources, read_once, tokenizer.summary
+    )
 
 
 # --- what is in the sources ------------------------------------------------------------------------------------------

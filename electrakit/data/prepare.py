@@ -13,6 +13,7 @@ import numpy as np
 
 from electrakit.common.atomic import write_lock
 from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.ownership import require_apart
 from electrakit.common.progress import console
 from electrakit.config.corpus import (
     SHARDS_MANIFEST,
@@ -39,6 +40,8 @@ from electrakit.data.shard_writer import (
     has_tokenizer,
     is_ours,
     remove_progress,
+    require_ours,
+    shards_folder,
 )
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 
@@ -69,12 +72,16 @@ def prepare(
 
 
 def _prepare(config: PrepareConfig) -> Path:
+    shards_folder(config.out).require_ours()
+    if not (config.out / SHARDS_MANIFEST).exists():  # else its own tokenizer may be the input
+        require_apart(config.out, [config.tokenizer])
     tokenizer = load_tokenizer(config.tokenizer)
     notes = Notes()
     sources = [one for one in find_inputs(config, notes) if not is_ours(one.path, config.out)]
     plan = make_plan(config, tokenizer, sources)
     if not has_progress(config.out) and _report_if_finished(config.out, plan, tokenizer):
         return config.out
+    require_ours(config.out, tokenizer)  # before anything is written
     with explain_write_errors(config.out), write_lock(config.out):
         # By a process that held the lock until now, or that was killed at the very end.
         if _report_if_finished(config.out, plan, tokenizer):

@@ -22,7 +22,9 @@ from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_file
 from electrakit.common.json_files import write_json
+from electrakit.common.ownership import WorkFolder
 from electrakit.common.progress import console
+from electrakit.common.sync import sync_open
 from electrakit.config.corpus import SHARDS_MANIFEST, SHARDS_SOURCES, SHARDS_TOKENIZER, PrepareConfig
 from electrakit.data.corpus import BatchResult
 from electrakit.data.manifest import DTYPES, Manifest, ManifestSplit, Plan, ShardFile
@@ -38,7 +40,7 @@ SHARD = re.compile(r"(train|valid|test)-[0-9]{5}\.bin(\.partial)?")
 ATOMIC_FILES = ("plan.json", "progress.json", SHARDS_MANIFEST, SHARDS_SOURCES, SKIPPED_FILE)
 NUM_PLACES = 5  # of each note in the manifest; skipped.jsonl has more
 OUR_FILES = re.compile(
-    rf"{SHARD.pattern}|manifest\.json|(sources|skipped)\.jsonl|\.lock|tokenizer/(tokenizer\.json|tokenizer_config\.json|vocab\.txt)"
+    rf"{SHARD.pattern}|manifest\.json|(sources|skipped)\.jsonl|\.lock|electrakit\.json|tokenizer/(tokenizer\.json|tokenizer_config\.json|vocab\.txt)"
     r"|\.prepare/(plan\.json|progress\.json|seen\.bin|[a-z.]+\.tmp)"
 )
 MAX_SAVING_SHARE = 0.005  # of the time: on most disks, a kill then costs a second or two of work
@@ -133,12 +135,10 @@ class ShardFolder:
 
     def _saved_progress(self) -> PrepareProgress | None:
         """That of an earlier call, if it has saved any rows."""
-        saved = self._read("progress.json", PrepareProgress.from_json)
-        if saved is None:
-            self._check_is_ours()
+        saved = require_ours(self.path, self.tokenizer)
         if saved is None or not saved.num_rows:
             return None
-        self.plan.refuse_other(self._read("plan.json", dict) or {}, self._plan_json(), self.path)
+        self.plan.refuse_other(_read(self.path, "plan.json", dict) or {}, self._plan_json(), self.path)
         if self.plan.read_once:
             raise UserError(
                 f"{self.path} is unfinished, and what came from {self.plan.read_once[0]} (standard input, or a pipe) "
@@ -147,28 +147,11 @@ class ShardFolder:
         console.print(f"Resuming after {saved.num_rows:,} rows.")
         return saved
 
-    def _read(self, name: str, parse: Callable[[Any], Content]) -> Content | None:
-        path = self.progress_folder / name
-        try:
-            return parse(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UserError(
-                f"{path} is damaged, or not ours ({error}); remove the folder and start again, or name another --out"
-            ) from None
-
-    def _check_is_ours(self) -> None:
-        """Never overwrite what another program, or another run, has made."""
-        lists = (SHARDS_SOURCES, SKIPPED_FILE)
-        foreign = [one.name for one in self.path.iterdir() if SHARD.fullmatch(one.name) or one.name in lists]
-        if (self.path / SHARDS_TOKENIZER).exists() and not has_tokenizer(self.path, self.tokenizer):
-            foreign.append(SHARDS_TOKENIZER)
-        if foreign:
-            raise UserError(f"{self.path} holds {min(foreign)} of something else; name another --out")
-
     def _start(self, progress: PrepareProgress) -> PrepareProgress:
         self.progress_folder.mkdir(exist_ok=True)
         self._write_json(self.progress_folder / "plan.json", self._plan_json())
         self._write_json(self.progress_folder / "progress.json", progress.as_json())  # from now on, the folder is ours
+        shards_folder(self.path).own()
         if not has_tokenizer(self.path, self.tokenizer):
             self.tokenizer.for_length(self.config.length).save(self.path / SHARDS_TOKENIZER)
         return progress
@@ -207,7 +190,7 @@ class ShardFolder:
         """From now on, a start after a kill continues from here."""
         started = time.monotonic()
         for file in self._open_files():
-            os.fsync(file.fileno())
+            sync_open(file.fileno(), self.path / file.name)
         self._write_json(self.progress_folder / "progress.json", self.progress.as_json())
         ended = time.monotonic()
         self.next_save = ended + (ended - started) / MAX_SAVING_SHARE
@@ -277,6 +260,8 @@ class ShardWriter:
             if path == self.path:
                 path.replace(self.partial)
             elif path.name not in kept and path != self.partial:
+                if path.suffix == ".bin" and path.stat().st_size != self.max_rows * self.row_bytes:
+                    raise UserError(f"{path} was not written by electrakit; move it away, or name another --out")
                 path.unlink()
         self.partial.touch()
         kept[self.partial.name] = self.written.num_rows * self.row_bytes
@@ -298,7 +283,7 @@ class ShardWriter:
 
     def _end_file(self) -> None:
         """The growing file gets its name and its entry in the manifest."""
-        os.fsync(self.file.fileno())
+        sync_open(self.file.fileno(), self.partial)
         self.file.close()
         self.partial.replace(self.path)
         self.written.finished.append(ShardFile(self.path.name, self.written.num_rows, hash_file(self.path)))
@@ -344,6 +329,34 @@ def _skipped_lines(notes: Notes) -> bytes:
 # --- what is in the folder -------------------------------------------------------------------------------------------
 
 
+def require_ours(out: Path, tokenizer: TokenizerFiles) -> PrepareProgress | None:
+    """The progress of an earlier call in a folder that is not finished. What another program, or another run, has made is refused."""
+    saved = _read(out, "progress.json", PrepareProgress.from_json)
+    if saved is not None or not out.is_dir():
+        return saved
+    lists = (SHARDS_SOURCES, SKIPPED_FILE)
+    foreign = [one.name for one in out.iterdir() if SHARD.fullmatch(one.name) or one.name in lists]
+    if (out / SHARDS_TOKENIZER).exists() and not has_tokenizer(out, tokenizer):
+        foreign.append(SHARDS_TOKENIZER)
+    if (plan := _read(out, "plan.json", dict)) is not None and "electrakit" not in plan:
+        foreign.append(f"{PROGRESS_FOLDER}/plan.json")
+    if (out / PROGRESS_FOLDER / "seen.bin").exists():
+        foreign.append(f"{PROGRESS_FOLDER}/seen.bin")
+    if foreign:
+        raise UserError(f"{out} holds {min(foreign)} of something else; name another --out, or move it away")
+    return None
+
+
+def _read(out: Path, name: str, parse: Callable[[Any], Content]) -> Content | None:
+    path = out / PROGRESS_FOLDER / name
+    try:
+        return parse(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} is damaged, or not ours ({error}); remove the folder and start again, or name another --out"
+        ) from None
+
+
 def has_tokenizer(out: Path, wanted: TokenizerFiles) -> bool:
     """Whether this very tokenizer lies beside the shards."""
     path = out / SHARDS_TOKENIZER / "tokenizer.json"  # the last file of a tokenizer to be written
@@ -351,6 +364,11 @@ def has_tokenizer(out: Path, wanted: TokenizerFiles) -> bool:
         return path.is_file() and load_tokenizer(path).fingerprint == wanted.fingerprint
     except UserError:
         return False
+
+
+def shards_folder(out: Path) -> WorkFolder:
+    """Its names are not in the marker: progress.json and manifest.json list what is ours."""
+    return WorkFolder(out, "shards", ())
 
 
 def has_progress(out: Path) -> bool:

@@ -1,39 +1,55 @@
-"""Trains a WordPiece tokenizer reproducibly: the same corpus gives the same bytes."""
+"""Trains a tokenizer of any kind reproducibly: the same corpus gives the same bytes."""
 
 import functools
+import json
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import compress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import zstandard
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
-from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.trainers import WordPieceTrainer
+from tokenizers.models import BPE, WordPiece
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
+from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.ownership import whole_folder
 from electrakit.common.progress import console
-from electrakit.config.corpus import Engine, SourceFormat, Splitting, TokenizerConfig
+from electrakit.config.corpus import DEFAULT_ALPHABET, Engine, SourceFormat, Splitting, TokenizerConfig, TokenizerKind
 from electrakit.data.corpus import Selection, map_corpus, print_notes, require_documents
 from electrakit.data.read.formats import Document
 from electrakit.data.read.notes import Notes
 from electrakit.data.read.sources import find_inputs
-from electrakit.data.tokenizer_files import SPECIAL_TOKENS, bert_normalizer, wordpiece
+from electrakit.data.tokenizer_kinds import (
+    BYTES,
+    NUM_SPECIAL,
+    SPECIAL_TOKENS,
+    TokenizerFiles,
+    bert_normalizer,
+    byte_bpe,
+    byte_pre_tokenizer,
+    subword_normalizer,
+    unigram,
+    wordpiece,
+)
+from electrakit.data.unigram import learn_pieces, smallest_alphabet
 
 
 def train_tokenizer(
     inputs: Iterable[str | Path],
     *,
     out: str | Path,
+    kind: TokenizerKind = "wordpiece",
     vocab_size: int = 30_522,
     cased: bool = False,
     keep_accents: bool = False,
     min_frequency: int = 2,
-    max_alphabet: int = 1000,
+    max_alphabet: int = DEFAULT_ALPHABET,
     source: SourceFormat | None = None,
     documents: Splitting = "blank",
     field: str = "text",
@@ -43,31 +59,30 @@ def train_tokenizer(
     limit: int | None = None,
     workers: int | None = None,
     engine: Engine = "local",
+    overwrite: bool = False,
 ) -> Path:
-    """Train a WordPiece tokenizer on `inputs` and write it to the folder `out`; TokenizerConfig explains the settings."""
+    """Train a tokenizer on `inputs` and write it to the folder `out`; TokenizerConfig explains the settings."""
     return _train(TokenizerConfig(**locals()))
 
 
 def _train(config: TokenizerConfig) -> Path:
-    if (config.out / "tokenizer.json").exists():
-        raise UserError(f"{config.out} already holds a tokenizer; name another --out, or remove it")
-    with explain_write_errors(config.out):
-        config.out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=config.out) as spool:
+    with explain_write_errors(config.out), whole_folder(config.out, "tokenizer", overwrite=config.overwrite) as folder:
+        with tempfile.TemporaryFile(dir=folder) as spool:
             # Two passes: the characters must be known before training. The second reads normalised text from a
             # compressed temporary file, so that slow sources are parsed once and standard input can be used.
             counts, num_documents = _spool(config, spool)
             alphabet = _alphabet(counts, config.max_alphabet)
             if not alphabet:
                 raise UserError(f"no usable text in {', '.join(config.inputs)}: it has no visible character")
-            first = _first_entries(alphabet, config)
+            learn = {"wordpiece": _learn_wordpiece, "unigram": _learn_unigram, "bpe": _learn_bpe}[config.kind]
+            _check_size(config, alphabet)
             console.print(f"Learning {config.vocab_size:,} pieces from {num_documents:,} documents ...")
-            vocabulary = _learn(_texts(spool, alphabet), first, config)
-        if len(vocabulary) < config.vocab_size:
-            shortage = f"only {len(vocabulary):,} of {config.vocab_size:,} pieces"
-            console.print(f"[yellow]The corpus gave {shortage}: it is small.")
-        wordpiece(vocabulary, config.cased, config.keep_accents).save(config.out)
-    what = f"{len(vocabulary):,} pieces, {'cased' if config.cased else 'lower-case'}"
+            tokenizer = learn(spool, alphabet, config)
+        num_tokens = len(tokenizer.vocabulary)
+        if num_tokens < config.vocab_size:
+            console.print(f"[yellow]The corpus gave only {num_tokens:,} of {config.vocab_size:,} pieces: it is small.")
+        tokenizer.save(folder)
+    what = f"{tokenizer.summary}, {'cased' if config.cased else 'lower-case'}"
     console.print(f"Wrote {config.out}: {what}.", markup=False, soft_wrap=True)
     return config.out
 
@@ -78,7 +93,7 @@ def _spool(config: TokenizerConfig, spool: IO[bytes]) -> tuple[np.ndarray, int]:
     inputs = find_inputs(config, notes)
     counts = np.zeros(0x110000, np.int64)
     selection = Selection(config)
-    build = functools.partial(_normalise, config.cased, config.keep_accents)
+    build = functools.partial(_normalise, config.cased, config.keep_accents, kind=config.kind)
     with zstandard.ZstdCompressor(level=1).stream_writer(spool, closefd=False) as writer:
         for batch in map_corpus(config, inputs, build, "reading"):
             text = "".join(f"{document}\n" for document in compress(batch.value, selection.choose(batch)))
@@ -94,33 +109,41 @@ def _spool(config: TokenizerConfig, spool: IO[bytes]) -> tuple[np.ndarray, int]:
     return counts, selection.num_documents
 
 
-def _normalise(cased: bool, keep_accents: bool, documents: list[Document], identities: np.ndarray) -> list[str]:
+def _normalise(
+    cased: bool,
+    keep_accents: bool,
+    documents: list[Document],
+    identities: np.ndarray,
+    kind: TokenizerKind = "wordpiece",
+) -> list[str]:
     """Each document as one line of normalised text."""
-    normalizer = bert_normalizer(cased, keep_accents)
+    is_bert = kind == "wordpiece"
+    normalizer: Any = bert_normalizer(cased, keep_accents) if is_bert else subword_normalizer(kind, cased, keep_accents)
 
     def normalise(line: str) -> str:
-        if not line.isascii():
+        if not line.isascii() or (not is_bert and not line.isprintable()):
             return normalizer.normalize_str(line)
-        line = line.translate(_CLEAN_ASCII)  # the same, ten times faster
+        # The same, ten times faster.
+        line = line.translate(_CLEAN_ASCII) if is_bert else _SPACES.sub(" ", line).strip(" ")
         return line if cased else line.lower()
 
     return [" ".join(map(normalise, document.lines)) for document in documents]
 
 
-# What the normalizer does to control characters: white space becomes a space, the rest goes.
+# What BERT's normalizer does to control characters: white space becomes a space, the rest goes.
 _CLEAN_ASCII = {point: " " if chr(point) in "\t\n\r" else None for point in (*range(32), 127)}
+_SPACES = re.compile(" +")
 
 
-def _texts(spool: IO[bytes], alphabet: set[str]) -> Iterator[str]:
-    """The spooled text again, without the characters that are not in the alphabet."""
+def _texts(spool: IO[bytes]) -> Iterator[str]:
+    """The spooled text again, a document at a time."""
     spool.seek(0)
-    rare = re.compile(f"[^{re.escape(''.join(sorted(alphabet)))}]+")
     with zstandard.ZstdDecompressor().stream_reader(spool, closefd=False) as reader:
         tail = b""
         while chunk := reader.read(2**20):
             *lines, tail = (tail + chunk).split(b"\n")
             for line in lines:
-                yield rare.sub(" ", line.decode())
+                yield line.decode()
 
 
 def _alphabet(counts: np.ndarray, max_alphabet: int) -> set[str]:
@@ -129,21 +152,30 @@ def _alphabet(counts: np.ndarray, max_alphabet: int) -> set[str]:
     return {chr(point) for point in sorted(present, key=lambda point: (-counts[point], point))[:max_alphabet]}
 
 
-def _first_entries(alphabet: set[str], config: TokenizerConfig) -> list[str]:
-    """The first vocabulary entries: the five special tokens, and every character that can stand inside a word."""
-    splitter = BertPreTokenizer()
-    inside_words = [c for c in sorted(alphabet) if len(splitter.pre_tokenize_str(f"a{c}a")) == 1]
-    first = [*SPECIAL_TOKENS.values(), *(f"##{c}" for c in inside_words)]
-    smallest = len(first) + len(alphabet)  # a character has one entry for the start of a word, one for its inside
-    if smallest > config.vocab_size:
-        raise UserError(
-            f"--vocab-size {config.vocab_size} is too small for the {len(alphabet)} different characters of this text; "
-            f"use {smallest} or more, or lower --max-alphabet"
-        )
-    return first
+def _check_size(config: TokenizerConfig, alphabet: set[str]) -> None:
+    """Refuse a vocabulary that is too small for the characters of the text."""
+    if config.kind == "wordpiece":
+        # A character has one entry for the start of a word, one for its inside.
+        smallest = len(_first_entries(alphabet)) + len(alphabet)
+    elif config.kind == "unigram":
+        smallest = NUM_SPECIAL + len(BYTES) + len(smallest_alphabet(alphabet))
+    else:
+        smallest = NUM_SPECIAL + len(BYTES)
+    if smallest <= config.vocab_size:
+        return
+    what = f"--vocab-size {config.vocab_size} is too small for the"
+    if config.kind == "bpe":
+        raise UserError(f"{what} 256 bytes and five special tokens of --kind bpe; use {smallest} or more")
+    bytes_too = ", the 256 bytes and the ASCII characters" if config.kind == "unigram" else ""
+    raise UserError(
+        f"{what} {len(alphabet)} different characters of this text{bytes_too}; use {smallest} or more, or lower --max-alphabet"
+    )
 
 
-def _learn(texts: Iterator[str], first: list[str], config: TokenizerConfig) -> dict[str, int]:
+# --- the kinds -------------------------------------------------------------------------------------------------------
+
+
+def _learn_wordpiece(spool: IO[bytes], alphabet: set[str], config: TokenizerConfig) -> TokenizerFiles:
     """Train WordPiece so that the same text gives the same vocabulary, always.
 
     The library numbers the entries `##c` in the order of a hash table that differs from run to run, and equal counts are
@@ -154,9 +186,43 @@ def _learn(texts: Iterator[str], first: list[str], config: TokenizerConfig) -> d
     trainer = WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=config.min_frequency,
-        special_tokens=first,
+        special_tokens=_first_entries(alphabet),
         limit_alphabet=0x110000,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer.get_vocab(with_added_tokens=True)
+    rare = re.compile(f"[^{re.escape(''.join(sorted(alphabet)))}]+")
+    tokenizer.train_from_iterator((rare.sub(" ", text) for text in _texts(spool)), trainer)
+    return wordpiece(tokenizer.get_vocab(with_added_tokens=True), config.cased, config.keep_accents)
+
+
+def _first_entries(alphabet: set[str]) -> list[str]:
+    """The first vocabulary entries: the five special tokens, and every character that can stand inside a word."""
+    splitter = BertPreTokenizer()
+    inside_words = [c for c in sorted(alphabet) if len(splitter.pre_tokenize_str(f"a{c}a")) == 1]
+    return [*SPECIAL_TOKENS.values(), *(f"##{c}" for c in inside_words)]
+
+
+def _learn_unigram(spool: IO[bytes], alphabet: set[str], config: TokenizerConfig) -> TokenizerFiles:
+    words: Counter[str] = Counter()
+    for text in _texts(spool):
+        words.update(text.split(" "))
+    del words[""]
+    num_pieces = config.vocab_size - NUM_SPECIAL - len(BYTES)
+    pieces = learn_pieces(words, smallest_alphabet(alphabet), num_pieces, config.min_frequency)
+    return unigram(pieces, config.cased, config.keep_accents)
+
+
+def _learn_bpe(spool: IO[bytes], alphabet: set[str], config: TokenizerConfig) -> TokenizerFiles:
+    """The library's trainer, which is reproducible here: the alphabet is given, and equal counts are decided by ids."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = byte_pre_tokenizer()
+    trainer = BpeTrainer(
+        vocab_size=config.vocab_size - NUM_SPECIAL,
+        min_frequency=config.min_frequency,
+        initial_alphabet=sorted(ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((f" {text}" for text in _texts(spool)), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    return byte_bpe(pieces, [tuple(merge) for merge in model["merges"]], config.cased, config.keep_accents)

@@ -4,69 +4,26 @@ import contextlib
 import functools
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import xxhash
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.decoders import WordPiece as WordPieceDecoder
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.processors import TemplateProcessing
+from tokenizers import Tokenizer
 
-from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, first_line
 from electrakit.common.safe_load import hub_problem
+from electrakit.data.sentencepiece import from_sentencepiece
+from electrakit.data.tokenizer_kinds import SPECIAL_TOKENS, transformers_config, wordpiece
+from electrakit.data.tokenizer_kinds import TokenizerFiles as TokenizerFiles
 
-SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")  # either is enough; the first one counts
+SENTENCEPIECE_FILES = ("spm.model", "spiece.model", "tokenizer.model")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", *SENTENCEPIECE_FILES)  # one is enough; the first one counts
+NO_FILE = "neither tokenizer.json nor vocab.txt nor a SentencePiece model"
 
 
-@dataclass(frozen=True)
-class TokenizerFiles:
-    """The content of a tokenizer's files; small enough to be sent to every worker."""
-
-    json: str
-    special_ids: dict[str, int]
-    config: dict[str, Any]
-    remark: str = ""  # for the user: how it was read
-
-    @functools.cached_property
-    def tokenizer(self) -> Tokenizer:
-        return Tokenizer.from_str(self.json)
-
-    @property
-    def vocabulary(self) -> list[str]:
-        """Every token, by id."""
-        ids = self.tokenizer.get_vocab(with_added_tokens=True)
-        tokens = [""] * (max(ids.values()) + 1)
-        for token, number in ids.items():
-            tokens[number] = token
-        return tokens
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when any id in a row could change: a hash of vocabulary, rules and special tokens."""
-        return xxhash.xxh3_128_hexdigest(f"{self.json}{sorted(self.special_ids.items())}".encode())
-
-    def for_length(self, length: int) -> "TokenizerFiles":
-        """The same, but transformers does not cut what it encodes at less than `length` tokens."""
-        longest = self.config.get("model_max_length")
-        if longest is None or longest >= length:
-            return self
-        return replace(self, config={**self.config, "model_max_length": length})
-
-    def save(self, folder: Path) -> None:
-        """Write what `AutoTokenizer.from_pretrained` opens; tokenizer.json comes last, and makes it a tokenizer."""
-        files = {
-            "vocab.txt": "".join(f"{token}\n" for token in self.vocabulary),
-            "tokenizer_config.json": json.dumps(self.config, indent=2) + "\n",
-            "tokenizer.json": self.json,
-        }
-        for name, text in files.items():
-            atomic_write(folder / name, text.encode())
+MAX_GAP = 10_000  # of ids that belong to no token
+PROBES = ("a", "An example: 1 + 1.", "\U0010fffd \u0378é 日本", "")
+"""Texts that a tokenizer must be able to encode, with characters that none knows."""
 
 
 def has_tokenizer_files(folder: Path) -> bool:
@@ -74,46 +31,96 @@ def has_tokenizer_files(folder: Path) -> bool:
 
 
 def load_tokenizer(name: str | Path) -> TokenizerFiles:
-    """Open a folder, a tokenizer.json, a vocab.txt, or a name on the hub."""
+    """Open a folder, a tokenizer.json, a vocab.txt, a SentencePiece .model, or a name on the hub."""
     path = Path(name)
     if path.is_dir():
         found = [path / file for file in TOKENIZER_FILES if (path / file).exists()]
         if not found:
-            raise UserError(f"no tokenizer in {str(name)!r}: it has neither tokenizer.json nor vocab.txt")
+            raise UserError(f"no tokenizer in {str(name)!r}: it has {NO_FILE}")
         path = found[0]
     elif not path.exists():
         path = _from_hub(str(name))
     settings = path.parent / "tokenizer_config.json"
     try:
         config = json.loads(settings.read_text(encoding="utf-8")) if settings.exists() else {}
-        if not isinstance(config, dict):
-            raise UserError(f"{settings} is no JSON object; copy it again, or remove it")
+        _check_config(config, settings)
+        if path.suffix == ".model":
+            return _encodable(from_sentencepiece(path.read_bytes(), config))
         text = path.read_text(encoding="utf-8")
-        if path.suffix != ".json":
-            return _from_vocabulary(text, config)
-        tokenizer = Tokenizer.from_str(text)
-    except UserError:
-        raise
+        return _encodable(_from_json(text, config) if path.suffix == ".json" else _from_vocabulary(text, config))
     except UnicodeDecodeError:
         raise UserError(
             f"{str(path)!r} is not a vocabulary, nor text of any kind; name a folder, a tokenizer.json, a vocab.txt or a hub name"
         ) from None
-    except Exception as error:  # tokenizers raises plain Exception for a damaged file
-        raise UserError(f"cannot read the tokenizer {str(path)!r}: {str(error)[:200]}") from None
+    except UserError as error:
+        if str(settings) in str(error):
+            raise
+        raise UserError(f"cannot read the tokenizer {str(path)!r}: {error}") from None
+    except (
+        BaseException
+    ) as error:  # tokenizers raises plain Exception for a damaged file, or panics, which is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"cannot read the tokenizer {str(path)!r}: {first_line(error, 200)}") from None
+
+
+def _check_config(config: Any, settings: Path) -> None:
+    """Refuse settings of other types than those that are used here."""
+    if not isinstance(config, dict):
+        raise UserError(f"{settings} is no JSON object; copy it again, or remove it")
+    wanted: dict[str, tuple[type, ...]] = dict.fromkeys((f"{role}_token" for role in SPECIAL_TOKENS), (str, dict))
+    wanted |= {"model_max_length": (int, float), "do_lower_case": (bool,), "strip_accents": (bool,)}
+    for name, kinds in wanted.items():
+        value = config.get(name)
+        text = _token_text(value) if dict in kinds else value
+        if value is not None and (not isinstance(value, kinds) or (dict in kinds and not isinstance(text, str))):
+            raise UserError(
+                f"{settings} has {name} {str(value)[:60]!r}, which is no such setting; copy it again, or remove it"
+            )
+
+
+def _from_json(text: str, config: dict[str, Any]) -> TokenizerFiles:
+    _check_ids(json.loads(text))
+    tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     ids = tokenizer.get_vocab(with_added_tokens=True)
     names = {role: _token_text(config.get(f"{role}_token")) or default for role, default in SPECIAL_TOKENS.items()}
     missing = [token for token in names.values() if token not in ids]
     if missing:
-        raise UserError(
-            f"the tokenizer {str(name)!r} lacks {', '.join(missing)}; ELECTRA needs all of {list(names.values())}"
-        )
-    return TokenizerFiles(
-        tokenizer.to_str(pretty=True),
-        {role: ids[token] for role, token in names.items()},
-        config or _transformers_config(tokenizer),
-    )
+        raise UserError(f"it lacks {', '.join(missing)}; ELECTRA needs all of {list(names.values())}")
+    special_ids = {role: ids[token] for role, token in names.items()}
+    return TokenizerFiles(tokenizer.to_str(pretty=True), special_ids, config or transformers_config(tokenizer, names))
+
+
+def _check_ids(settings: Any) -> None:
+    """Refuse ids far beyond the number of tokens: `tokenizers` counts up to the highest."""
+    if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
+        raise UserError("it is no tokenizer.json: it has no model")
+    vocabulary = settings["model"].get("vocab")
+    ids: list[Any] = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    if isinstance(vocabulary, list):  # of a unigram model: the place is the id
+        ids = list(range(len(vocabulary)))
+    added = settings.get("added_tokens")
+    ids += [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    highest = max((number for number in ids if isinstance(number, int)), default=0)
+    if highest >= 2 * len(ids) + MAX_GAP:
+        raise UserError(f"its {len(ids):,} tokens have ids up to {highest:,}: it is damaged")
+
+
+def _encodable(files: TokenizerFiles) -> TokenizerFiles:
+    """The same, if every token has an id of its own and any text can be encoded."""
+    ids = files.tokenizer.get_vocab(with_added_tokens=True)
+    highest = max(ids.values())
+    if len(set(ids.values())) < len(ids):
+        raise UserError("two of its tokens have the same id: it is damaged")
+    if len(set(files.special_ids.values())) < len(files.special_ids):
+        raise UserError(f"two of its special tokens are the same: {files.special_ids}")
+    for text in PROBES:
+        found = files.tokenizer.encode(text).ids
+        if found and max(found) > highest:
+            raise UserError(f"it gives the id {max(found)}, but has ids up to {highest} only: it is damaged")
+    return files
 
 
 def _token_text(entry: Any) -> str | None:
@@ -133,12 +140,12 @@ def _from_hub(name: str) -> Path:
             )
         path = _download(name, is_local=False)
     if path is None:
-        raise UserError(f"no tokenizer at {name!r}: that name on the hub has neither tokenizer.json nor vocab.txt")
+        raise UserError(f"no tokenizer at {name!r}: that name on the hub has {NO_FILE}")
     return path
 
 
 def _download(name: str, is_local: bool) -> Path | None:
-    """A file of the hub, or with `is_local` of its cache; None if there is neither tokenizer.json nor vocab.txt."""
+    """A file of the hub, or with `is_local` of its cache; None if there is none."""
     import huggingface_hub
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
 
@@ -177,37 +184,3 @@ def _from_vocabulary(text: str, config: dict[str, Any]) -> TokenizerFiles:
         return files
     found, read_as = ("capital letters", "cased") if is_cased else ("no capital letters", "lower-case")
     return replace(files, remark=f"The vocabulary has {found}: read as {read_as}.")
-
-
-def bert_normalizer(cased: bool, keep_accents: bool) -> BertNormalizer:
-    return BertNormalizer(lowercase=not cased, strip_accents=False if keep_accents else None)
-
-
-def wordpiece(vocabulary: dict[str, int], cased: bool, keep_accents: bool) -> TokenizerFiles:
-    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
-    tokenizer.normalizer = bert_normalizer(cased, keep_accents)
-    tokenizer.pre_tokenizer = BertPreTokenizer()
-    tokenizer.decoder = WordPieceDecoder()
-    tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS.values()]
-    )
-    ids = {role: vocabulary[token] for role, token in SPECIAL_TOKENS.items()}
-    tokenizer.post_processor = TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", ids["cls"]), ("[SEP]", ids["sep"])],
-    )
-    return TokenizerFiles(tokenizer.to_str(pretty=True), ids, _transformers_config(tokenizer))
-
-
-def _transformers_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """tokenizer_config.json, as transformers reads it."""
-    rules = json.loads(tokenizer.to_str()).get("normalizer") or {}
-    return {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": rules.get("lowercase", True),
-        "strip_accents": rules.get("strip_accents"),
-        "tokenize_chinese_chars": rules.get("handle_chinese_chars", True),
-        **{f"{role}_token": token for role, token in SPECIAL_TOKENS.items()},
-        "model_max_length": 512,
-    }

@@ -22,6 +22,8 @@ def generator_loss(evidence: Evidence) -> Iterator[Finding]:
     loss = evidence.settled("mlm_loss")
     if not evidence.is_settled or len(loss) < limits.FEWEST_LINES:
         return
+    if evidence.settled("reward"):  # it is trained to deceive, not to predict
+        return
     before, auc = loss.quarter(1), recent_auc(evidence)
     now = f"generator loss {loss.last_quarter:.2f} at step {evidence.run.step:,}"
     if (share := has_hardly_moved(evidence)) is not None:

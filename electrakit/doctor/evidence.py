@@ -161,6 +161,8 @@ class Evidence:
     @property
     def copied_share(self) -> float:
         """Share of the chosen tokens that copying the visible ones gets right."""
+        if self.kind == "electric":
+            return 0.0
         if self.kind != "mlm":
             return 1 - self.run.stored.replace_prob
         return 0.15 if self.run.stored.scheme == "electra" else 0.1

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,10 @@ from electrakit.data.tokenizer_files import load_tokenizer
 from electrakit.doctor.findings import Examination, Finding, Measure, Measures, Thresholds, format_measure
 from electrakit.doctor.measures import (
     TextCounts,
+    characters_of_rows,
     row_measures,
     sample_rows,
+    share_of_continued,
     share_of_copies,
     share_seen_once,
     tally,
@@ -30,9 +33,11 @@ from electrakit.doctor.measures import (
 )
 from electrakit.doctor.problems import Problem
 from electrakit.doctor.run import examine_run
+from electrakit.doctor.tokenizer_advice import tokenizer_advice
 from electrakit.runs import layout
 from electrakit.runs.files import is_run, read_run
 
+USUAL_TOKENS_PER_WORD = 1.3
 # Document batches whose words are sampled.
 MAX_SAMPLES = 100
 
@@ -54,7 +59,7 @@ class CorpusCheck(Problem):
 
 
 TOKEN_MEASURES = (
-    *(Measure.UNKNOWN_TOKENS, Measure.TOKENS_PER_WORD, Measure.TOKENS_PER_ENTRY),
+    *(Measure.UNKNOWN_TOKENS, Measure.TOKENS_PER_WORD, Measure.CONTINUED_WORDS, Measure.TOKENS_PER_ENTRY),
     *(Measure.UNUSED_VOCABULARY, Measure.UNIGRAM_ENTROPY),
 )
 NO_VALIDATION = Problem(
@@ -239,6 +244,8 @@ def _examine_text(config: DoctorConfig) -> Examination:
     tokens = np.zeros(vocab_size, np.int64)
     selection, seen, num_copies, share_seen = Selection(config), SeenHashes(), 0, 1.0
     words: list[np.ndarray] = []
+    sampled_ids: list[np.ndarray] = []
+    characters: Counter[str] = Counter()
     sizes = [one.num_bytes for one in inputs]
     total = sum(size or 0 for size in sizes)
     for batch in map_corpus(config, inputs, functools.partial(tally, config.tokenizer), "examining"):
@@ -249,6 +256,8 @@ def _examine_text(config: DoctorConfig) -> Examination:
         tokens += np.bincount(batch.value.ids[np.repeat(chosen, batch.value.ids_per_document)], minlength=vocab_size)
         if len(words) < MAX_SAMPLES:
             words.append(batch.value.words)
+            sampled_ids.append(batch.value.ids)
+            characters += batch.value.characters
         notes.merge(batch.notes)
         if total and None not in sizes and batch.num_bytes_read:
             share_seen = batch.num_bytes_read / total
@@ -278,10 +287,12 @@ def _examine_text(config: DoctorConfig) -> Examination:
         measures[Measure.WORDS_SEEN_ONCE] = seen_once
     if tokenizer is not None:
         measures[Measure.TOKENS_PER_WORD] = int(tokens.sum()) / num_words
+        measures[Measure.CONTINUED_WORDS] = share_of_continued(np.concatenate(sampled_ids), tokenizer)
         measures |= token_measures(tokens, tokenizer, share_seen)
     what = f"{counts.characters / 1e6:,.1f} MB of text examined"
     not_checked = () if tokenizer is not None else TOKEN_MEASURES
-    return Examination(f"Corpus {', '.join(config.inputs)}: {what}", measures, not_checked=not_checked)
+    advice = tokenizer_advice(characters, measures[Measure.CODE], USUAL_TOKENS_PER_WORD * counts.words / share_seen)
+    return Examination(f"Corpus {', '.join(config.inputs)}: {what}", measures, not_checked=not_checked, advice=advice)
 
 
 def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
@@ -307,7 +318,13 @@ def _examine_shards(shards: Path, config: DoctorConfig) -> Examination:
     }
     if counts.short_documents is not None:
         measures[Measure.SHORT_DOCUMENTS] = counts.short_documents / max(1, counts.documents)
-    examination = Examination(f"Shards {shards}: {len(rows):,} of {batches.num_rows:,} rows examined", measures)
+    measures[Measure.CONTINUED_WORDS] = share_of_continued(rows.ravel(), tokenizer)
+    advice = tokenizer_advice(characters_of_rows(rows, tokenizer), measures[Measure.CODE], counts.tokens)
+    examination = Examination(
+        f"Shards {shards}: {len(rows):,} of {batches.num_rows:,} rows examined",
+        measures,
+        advice=f"{advice}; it has {tokenizer.summary}",
+    )
     if "valid" not in manifest.splits:
         examination.findings.append(NO_VALIDATION.found("warning", f"splits: {', '.join(manifest.splits)}"))
     return examination

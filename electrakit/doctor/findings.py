@@ -49,6 +49,7 @@ class Measure(StrEnum):
     TOKENS = "tokens", "number"
     TOKENS_PER_WORD = "tokens per word", "number"
     TOKENS_PER_ENTRY = "tokens per vocabulary entry", "number"
+    CONTINUED_WORDS = "words of several tokens", "share"
     UNKNOWN_TOKENS = "[UNK] tokens", "share"
     UNUSED_VOCABULARY = "unused vocabulary", "share"
     UNIGRAM_ENTROPY = "unigram entropy (nats)", "number"
@@ -111,6 +112,8 @@ class Examination:
     findings: list[Finding] = field(default_factory=list)
     not_checked: tuple[Measure, ...] = ()
     """Measures that need a tokenizer, where none was given."""
+    advice: str = ""
+    """Which tokenizer suits the text."""
     parts: list["Examination"] = field(default_factory=list)
     """One for each run, if several were examined; `findings` are then those of all."""
 
@@ -148,6 +151,8 @@ def _print_one(examination: Examination, screen: Console) -> None:
         screen.print(Padding(f"[bold]What to do:[/] {escape(finding.advice)}", (0, 0, 0, 2)))
     if all(finding.level == "info" for finding in examination.findings):
         screen.print("[green]Nothing wrong was found.")
+    if examination.advice:
+        screen.print(f"\n{examination.advice}.", markup=False, soft_wrap=True)
     entropy = examination.measures.get(Measure.UNIGRAM_ENTROPY)
     if entropy is not None and Measure.GENERATOR_LOSS not in examination.measures:
         screen.print(

@@ -5,18 +5,21 @@ import itertools
 import re
 import unicodedata
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
+from electrakit.common.word_marks import CONTINUES, UNSPACED, is_continuation, token_text, word_mark
 from electrakit.data.batches import Batches
 from electrakit.data.encode import Encoder
 from electrakit.data.read.formats import Document
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 from electrakit.doctor.findings import Measure, Measures
 
+# In scripts without spaces between words a character counts as a word; what stands between two spaces is a phrase.
 SHORT_DOCUMENT_WORDS = 10
 LONG_WORD = 40  # characters; German and Finnish have a few
 # Languages have several words of one letter (Russian seven), but never this many in a row.
@@ -30,12 +33,6 @@ FEWEST_WORDS = 2_000
 # Of rows, 8 bytes each.
 MAX_HASHES = 2**23
 
-# Scripts that are written without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese, Yi. A character
-# counts as a word there; what stands between two spaces is a phrase.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3040-\u312f\u3400-\u9fff\ua000-\ua4cf\uf900-\ufaff"
-    "\uff66-\uff9f\U00020000-\U0003ffff]"
-)
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -68,25 +65,28 @@ class Tally:
     ids_per_document: np.ndarray
     words: np.ndarray
     """Hashes of a sample of the words."""
+    characters: Counter[str]
+    """Of that sample, without spaces."""
 
 
 def tally(tokenizer: str | None, documents: list[Document], identities: np.ndarray) -> Tally:
     """Count in a document batch; runs in the workers."""
     counts = np.array([count(document) for document in documents], np.int64).reshape(-1, len(TextCounts._fields))
-    words = _sample_of_words(documents)
+    sample = _sample(documents)
+    words, characters = _hashes_of_words(sample), Counter("".join(sample.split()))
     if tokenizer is None:
-        return Tally(counts, np.zeros(0, np.uint32), np.zeros(len(documents), np.int64), words)
+        return Tally(counts, np.zeros(0, np.uint32), np.zeros(len(documents), np.int64), words, characters)
     ids, per_line = _encoder(tokenizer).encode([line for document in documents for line in document.lines])
     ends = np.concatenate([[0], np.cumsum(per_line)])[np.cumsum([0, *(len(one.lines) for one in documents)])]
-    return Tally(counts, ids, np.diff(ends), words)
+    return Tally(counts, ids, np.diff(ends), words, characters)
 
 
 def count(document: Document) -> TextCounts:
     words = [word for line in document.lines for word in line.split()]
     text = "".join(words)
     num_words = len(words)
-    if not text.isascii() and (num_unspaced := len(_UNSPACED.findall(text))):
-        num_words = num_unspaced + sum(not _UNSPACED.search(word) for word in words)
+    if not text.isascii() and (num_unspaced := len(UNSPACED.findall(text))):
+        num_words = num_unspaced + sum(not UNSPACED.search(word) for word in words)
     return TextCounts(
         words=num_words,
         short_documents=int(num_words < SHORT_DOCUMENT_WORDS),
@@ -102,7 +102,7 @@ def count(document: Document) -> TextCounts:
 
 def is_letter(word: str) -> bool:
     """A single letter of an alphabet. In scripts without spaces, one character may be a word."""
-    return len(word) == 1 and word.isalpha() and not _UNSPACED.match(word)
+    return len(word) == 1 and word.isalpha() and not UNSPACED.match(word)
 
 
 def num_in_a_row(words: list[str]) -> int:
@@ -113,7 +113,7 @@ def num_in_a_row(words: list[str]) -> int:
 
 def _is_long_word(word: str) -> bool:
     """Neither a phrase of a script without spaces nor a line of dashes."""
-    return not _UNSPACED.search(word) and num_letters(word) > len(word) / 2
+    return not UNSPACED.search(word) and num_letters(word) > len(word) / 2
 
 
 def num_code_characters(text: str) -> int:
@@ -131,13 +131,17 @@ def _are_letters() -> np.ndarray:
     return np.array([unicodedata.category(chr(point))[0] in "LM" for point in range(0x110000)])
 
 
-def _sample_of_words(documents: list[Document]) -> np.ndarray:
+def _sample(documents: list[Document]) -> str:
     text = ""
     for line in (line for document in documents for line in document.lines):
         text += f"{line[:SAMPLE_CHARACTERS]}\n".lower()
         if len(text) > SAMPLE_CHARACTERS:
             break
-    words = [word for word in _LETTERS.findall(text) if not _UNSPACED.search(word)]
+    return text
+
+
+def _hashes_of_words(text: str) -> np.ndarray:
+    words = [word for word in _LETTERS.findall(text) if not UNSPACED.search(word)]
     return np.array([zlib.crc32(word.encode("utf-8", "replace")) for word in words], np.uint32)
 
 
@@ -171,6 +175,30 @@ def token_measures(counts: np.ndarray, tokenizer: TokenizerFiles, share_seen: fl
     return measures
 
 
+def share_of_continued(ids: np.ndarray, tokenizer: TokenizerFiles) -> float:
+    """The share of the words that are of several tokens."""
+    vocabulary = tokenizer.vocabulary
+    mark = word_mark(vocabulary)
+    continues = np.array([is_continuation(token, mark) for token in vocabulary])
+    is_start = ~continues
+    is_start[[number for name, number in tokenizer.special_ids.items() if name != "unk"]] = False
+    return float((is_start[ids[:-1]] & continues[ids[1:]]).sum() / max(1, is_start[ids].sum()))
+
+
+def characters_of_rows(rows: np.ndarray, tokenizer: TokenizerFiles) -> Counter[str]:
+    """How often each character occurs in the tokens of the rows; parts of characters are left out."""
+    counts = without_special(np.bincount(rows.ravel(), minlength=len(tokenizer.vocabulary)), tokenizer)
+    counts[tokenizer.special_ids["unk"]] = 0
+    vocabulary = tokenizer.vocabulary
+    mark = word_mark(vocabulary)
+    found: Counter[str] = Counter()
+    for number in np.flatnonzero(counts).tolist():
+        for character in token_text(vocabulary[number], mark):
+            found[character] += int(counts[number])
+    del found["\ufffd"], found[" "]
+    return found
+
+
 def without_special(counts: np.ndarray, tokenizer: TokenizerFiles) -> np.ndarray:
     """How often each token occurs, special ones not counted. An [UNK] is counted: it stands for a word."""
     counts = counts.copy()
@@ -191,14 +219,18 @@ def sample_rows(batches: Batches, num_rows: int) -> np.ndarray:
 def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> Measures:
     """Measures of the text in rows of tokens; words are put together again from their tokens."""
     special = set(tokenizer.special_ids.values())
-    texts = ["" if number in special else token for number, token in enumerate(tokenizer.vocabulary)]
-    is_continuation = np.array(
-        [text.startswith("##") and len(text) > 2 and not _UNSPACED.search(text) for text in texts]
+    vocabulary = tokenizer.vocabulary
+    mark = word_mark(vocabulary)
+    texts = ["" if number in special else token_text(token, mark) for number, token in enumerate(vocabulary)]
+    continues = np.array(
+        [
+            is_continuation(token, mark) and token != CONTINUES and not UNSPACED.search(text)
+            for token, text in zip(vocabulary, texts, strict=True)
+        ]
     )
-    texts = [text.removeprefix("##") if len(text) > 2 else text for text in texts]
-    is_word = np.array([any(map(str.isalnum, text)) for text in texts]) & ~is_continuation
+    is_word = np.array([any(map(str.isalnum, text)) for text in texts]) & ~continues
     is_word[tokenizer.special_ids["unk"]] = True
-    is_single = np.array([is_letter(text) for text in texts]) & ~is_continuation
+    is_single = np.array([is_letter(text) for text in texts]) & ~continues
     sizes = np.array([len(text) for text in texts])
     letters = np.array([num_letters(text) for text in texts])
     code = np.array([num_code_characters(text) for text in texts])
@@ -207,9 +239,9 @@ def row_measures(rows: np.ndarray, tokenizer: TokenizerFiles) -> Measures:
     counts = np.bincount(flat, minlength=len(texts))
     num_tokens = without_special(counts, tokenizer).sum()
     num_words, num_characters = max(1, int(counts @ is_word)), max(1, int(counts @ sizes))
-    in_words = np.array([0 if _UNSPACED.search(text) else len(text) for text in texts])
-    word_sizes = np.bincount(np.cumsum(~is_continuation[flat]), weights=in_words[flat])  # no word crosses [CLS]
-    is_alone = is_single[flat] & ~is_continuation[np.roll(flat, -1)]
+    in_words = np.array([0 if UNSPACED.search(text) else len(text) for text in texts])
+    word_sizes = np.bincount(np.cumsum(~continues[flat]), weights=in_words[flat])  # no word crosses [CLS]
+    is_alone = is_single[flat] & ~continues[np.roll(flat, -1)]
     borders = np.flatnonzero(np.diff(is_alone, prepend=False, append=False))
     runs = borders[1::2] - borders[::2]
     return {

@@ -40,6 +40,7 @@ OBJECTIVES = {
     "electra": "to tell which tokens of a text a small generator has replaced (ELECTRA, Clark et al. 2020)",
     "mlm": "to predict masked tokens (as BERT)",
     "replace_mlm": "to predict the originals of tokens that a small generator has replaced (Replace MLM of the ELECTRA paper)",
+    "electric": "to give each token an energy, -log of its probability among the others (Electric, Clark et al. 2020b)",
     "all_tokens_mlm": "to predict the originals of all tokens, some replaced by a small generator (All-Tokens MLM of the ELECTRA paper)",
 }
 # Metric of the log -> network, and what it is.
@@ -237,7 +238,7 @@ def draw_losses(facts: RunFacts) -> bytes:
 def title_of(name: str, kind: str) -> str:
     if kind == "mlm":
         return "Loss of predicting masked tokens"
-    if kind != "electra" and name == "disc_loss":
+    if kind not in ("electra", "electric") and name == "disc_loss":
         return "Discriminator: loss of predicting originals"
     return LOSS_TITLES[name]
 

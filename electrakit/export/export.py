@@ -4,7 +4,6 @@ What was written is read again from disk, and its logits are compared with those
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,11 +12,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from electrakit import __version__
-from electrakit.common.atomic import atomic_folder
 from electrakit.common.errors import UserError
-from electrakit.common.hashing import hash_file
-from electrakit.common.json_files import write_json
+from electrakit.common.ownership import (
+    MARKER,
+    mark_whole,
+    read_marker,
+    require_apart,
+    require_replaceable,
+    whole_folder,
+)
 from electrakit.common.safe_load import weights_fingerprint
 from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.outputs import ExportConfig
@@ -36,8 +39,6 @@ from electrakit.runs.settings import identity_of, read_config
 from electrakit.train.checkpoint import find_damage
 from electrakit.train.initial_weights import describe_data
 
-# Marks a folder as our export: the run, and a hash of every file.
-MARK = "electrakit.json"
 # Rows on which logits are compared.
 NUM_ROWS = 8
 
@@ -75,6 +76,7 @@ def export(
     push: str | None = None,
     private: bool = False,
     dry_run: bool = False,
+    overwrite: bool = False,
 ) -> Exported:
     """Write a run's model for transformers: `export(run, "hf/mine")`; ExportConfig explains the settings."""
     config = ExportConfig(**locals() | {"checkpoint": str(checkpoint)})
@@ -84,7 +86,9 @@ def export(
         onnx_files.require_onnx()
     run_files, place = find_checkpoint(config)
     identity = identity_of(run_files.path)
-    require_free(config.out, run_files, identity)
+    require_apart(config.out, [run_files.path])
+    require_apart(config.out, [place], may_be_inside=False)
+    require_free(config, run_files, identity)
     glue_folder = config.glue or (run_files.path / layout.GLUE_RESULTS).parent
     results = read_glue(glue_folder, is_required=config.glue is not None)
     shards = shards_of(run_files)
@@ -92,7 +96,7 @@ def export(
         facts = facts_of_run(config, run_files, place, shards)
         networks, tokenizer = load_networks(run_files.path, place), find_tokenizer(run_files, place, shards)
     special_ids, ids = tokenizer.special_ids, comparison_rows(run_files, tokenizer, shards)
-    with atomic_folder(config.out) as folder:
+    with whole_folder(config.out, "export", overwrite=config.overwrite, refresh=True) as folder:
         for network in networks:
             settings = write_transformers_model(network.model, network.folder(folder), special_ids)
             replace(tokenizer, config={**tokenizer.config, **settings}).save(network.folder(folder))
@@ -107,13 +111,11 @@ def export(
                 measured += onnx_files.write_onnx(network.model, target / "onnx", inputs, network.name)
             (target / LOSSES_PLOT).write_bytes(plot)
             write_card(facts, facts_of_network(network, len(networks) > 1, difference, measured), target)
-        hashes = {name: hash_file(folder / name) for name in files_of(folder)}
-        origin = {"format": 1, "electrakit": __version__, "run": run_files.name, "identity": identity}
-        write_json(folder / MARK, {**origin, "step": facts.step, "files": hashes}, ascii_only=True)
-        require_free(config.out, run_files, identity)  # again: writing may have taken minutes
+        mark_whole(folder, "export", run=run_files.name, identity=identity, step=facts.step)
+        require_free(config, run_files, identity)  # again: writing may have taken minutes
     made = Exported(config.out, facts.step, differences, files_of(config.out), measured, notes)
     if config.push is not None and not config.dry_run:
-        made = replace(made, url=hub.push(config.out, config.push, MARK, is_private=config.private))
+        made = replace(made, url=hub.push(config.out, config.push, MARKER, is_private=config.private))
     return made
 
 
@@ -133,9 +135,11 @@ def find_checkpoint(config: ExportConfig) -> tuple[RunFiles, Path]:
     run = read_run(path)
     steps = layout.checkpoint_steps(path)
     if not steps:
-        every = read_config(path).settings.save_every
+        settings = read_config(path).settings
+        minutes = f" or {settings.save_minutes:g} minutes" if settings.save_minutes is not None else ""
         raise UserError(
-            f"{path} has no checkpoint yet; the first is written after {every:,} steps, or when the training is stopped with Ctrl-C"
+            f"{path} has no checkpoint yet; the first is written after {settings.save_every:,} steps{minutes}, "
+            "or when the training is stopped with Ctrl-C"
         )
     known = f"there are checkpoints of {', '.join(map(str, steps))}"
     if asked == "last":
@@ -189,24 +193,15 @@ def find_tokenizer(run: RunFiles, place: Path, shards: Path | None) -> Tokenizer
     return load_tokenizer(found)
 
 
-def require_free(out: Path, run: RunFiles, identity: str) -> None:
+def require_free(config: ExportConfig, run: RunFiles, identity: str) -> None:
     """Refuse a folder with anything but an unchanged earlier export of the same run: nothing is lost."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    way_out = "name another --out, or remove it"
-    if not out.is_dir():
-        raise UserError(f"--out {out} is a file; {way_out}")
-    try:
-        mark = json.loads((out / MARK).read_text(encoding="utf-8"))
-        name, before, hashes = mark["run"], mark["identity"], dict(mark["files"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"--out {out} is not empty, and not an export of electra; {way_out}") from None
-    if before != identity:
-        raise UserError(f"--out {out} is the export of another run ({name}, this one is {run.name}); {way_out}")
-    for path in (one for one in files_of(out) if one != MARK):
-        if hashes.get(path) != hash_file(out / path):
-            what = "was changed by hand" if path in hashes else "was not written by us"
-            raise UserError(f"--out {out}: {path} {what}, and would be lost; move it away, or name another --out")
+    marker = read_marker(config.out) if config.out.is_dir() else None
+    if not config.overwrite and marker is not None and marker.get("identity", identity) != identity:
+        raise UserError(
+            f"--out {config.out} is the export of another run ({marker['run']}, this one is {run.name}); "
+            "name another --out, or add --overwrite"
+        )
+    require_replaceable(config.out, "export", overwrite=config.overwrite, refresh=True)
 
 
 def files_of(folder: Path) -> dict[str, int]:

@@ -1,14 +1,15 @@
 """Loads any transformers encoder as a classifier, and saves it as a plain transformers classifier with the same logits."""
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from electrakit.common.atomic import atomic_folder
 from electrakit.common.errors import UserError
+from electrakit.common.ownership import whole_folder
 from electrakit.common.safe_load import explain_load_errors, quiet_transformers, require_safe
 from electrakit.config.finetune import ClassifierHead
 from electrakit.finetune.official_head import CLASSIFIER_LAYERS, settings_for, write_head
@@ -49,7 +50,7 @@ class ModelWithHead(nn.Module):
         self.eval()
         self.write_head(scale)
         self.model.config.electrakit = {"head": self.head, **(notes or {})}
-        with atomic_folder(folder) as unfinished, quiet_transformers():
+        with whole_folder(folder, "model", overwrite=True, is_older=is_older_model) as unfinished, quiet_transformers():
             self.model.save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
             self.save_more(unfinished)
@@ -59,6 +60,14 @@ class ModelWithHead(nn.Module):
 
     def save_more(self, folder: Path) -> None:
         """Write what transformers does not."""
+
+
+def is_older_model(folder: Path) -> bool:
+    """Whether a version that wrote no marker has saved a model here: its config has our notes."""
+    try:
+        return "head" in json.loads((folder / "config.json").read_text(encoding="utf-8"))["electrakit"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 class Classifier(ModelWithHead):
@@ -124,7 +133,7 @@ def load_classifier(
         "classifier",
         task.labels or (task.label,),
         problem_type="single_label_classification" if task.labels else "regression",
-        **(settings_for(config.model_type, head) if head != "transformers" else {}),
+        **(settings_for(config.model_type, head) if head != "transformers" else original_settings(config)),
     )
     if head == "mean" and not can_hold(model, head):
         raise UserError(
@@ -135,7 +144,7 @@ def load_classifier(
         note = f"transformers' {config.model_type} classifier cannot hold the official head: its own is used"
         return load_classifier(place, task, "transformers", dropout)[0], [note]
     if head == "transformers" and has_head_of_another_task(config):
-        reset_head(model)
+        reset_head(model, with_pooler=is_filled(config))
     return Classifier(model, head, dropout), []
 
 
@@ -184,14 +193,31 @@ def has_head_of_another_task(config: Any) -> bool:
     return architecture.endswith("Classification") and not is_ours
 
 
-def reset_head(model: Any) -> None:
-    """New weights for the linear layers outside the encoder."""
+def is_filled(config: Any) -> bool:
+    """Whether the layers of a folder's classifier were filled by `write_head`."""
+    return (getattr(config, "electrakit", None) or {}).get("head") in ("official", "mean")
+
+
+def original_settings(config: Any) -> dict[str, Any]:
+    """Undoes `settings_for` in the config of a model that was saved with them."""
+    names = settings_for(config.model_type) if is_filled(config) else {}
+    return {name: getattr(type(config)(), name) for name in names}
+
+
+def reset_head(model: Any, with_pooler: bool = False) -> None:
+    """New weights for the linear layers outside the encoder, and for the pooler, which BERT and ALBERT have inside it."""
     encoder = set(model.base_model.modules())
+    if with_pooler:
+        encoder.discard(model.get_submodule(CLASSIFIER_LAYERS[model.config.model_type].dense))
     for layer in model.modules():
         if isinstance(layer, nn.Linear) and layer not in encoder:
-            nn.init.normal_(layer.weight, std=0.02)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+            reset_linear(layer)
+
+
+def reset_linear(layer: nn.Linear) -> None:
+    nn.init.normal_(layer.weight, std=0.02)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 @torch.no_grad()

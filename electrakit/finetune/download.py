@@ -30,11 +30,13 @@ def fetch(item: Download, folder: Path) -> list[Path]:
         if all(path.exists() for path in made):
             return made
     content = fetch_bytes(item)
-    if item.path.endswith(".zip"):
-        made = unpack(content, folder)
-    else:
-        made = [folder / item.path]
-        atomic_write(made[0], content)
+    files = unpack(content) if item.path.endswith(".zip") else {item.path: content}
+    for name, new in files.items():
+        if (folder / name).exists() and (folder / name).read_bytes() != new:
+            raise UserError(f"{folder / name} is not the released file; move it away, or name another folder")
+    for name, new in files.items():
+        atomic_write(folder / name, new)
+    made = [folder / name for name in files]
     atomic_write(mark, "\n".join(str(path.relative_to(folder)) for path in made).encode())
     return made
 
@@ -68,14 +70,13 @@ def fetch_bytes(item: Download) -> bytes:
     return content
 
 
-def unpack(content: bytes, folder: Path) -> list[Path]:
-    """Write the .tsv files of a zip, those of its task's folder only."""
-    made = []
+def unpack(content: bytes) -> dict[str, bytes]:
+    """The .tsv files of a zip, those of its task's folder only."""
+    files = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for name in archive.namelist():
             place = PurePosixPath(name)
             is_inside = len(place.parts) == 2 and place.parts[0] not in ("/", "..", "__MACOSX")
             if place.suffix == ".tsv" and is_inside:  # MNLI/original/ and the like are not needed
-                atomic_write(folder / place, archive.read(name))
-                made.append(folder / place)
-    return made
+                files[str(place)] = archive.read(name)
+    return files

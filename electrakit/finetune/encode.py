@@ -44,6 +44,10 @@ class EncodedRows:
         lengths = self.starts[rows + 1] - self.starts[rows]
         return np.arange(lengths.max()) < lengths[:, None]
 
+    def more_inputs(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """What the head of a task needs besides the tokens."""
+        return {}
+
     def targets(self, rows: np.ndarray) -> np.ndarray:
         """The labels of a batch."""
         assert self.labels is not None
@@ -129,6 +133,7 @@ def collate(encoded: EncodedRows, rows: np.ndarray, pad_id: int, device: torch.d
     inputs = {"input_ids": encoded.padded(encoded.ids, rows, pad_id)}
     if encoded.segments is not None:
         inputs["token_type_ids"] = encoded.padded(encoded.segments, rows, 0)
+    inputs |= encoded.more_inputs(rows)
     is_real = encoded.is_real(rows)
     if not is_real.all():
         inputs["attention_mask"] = is_real.astype(np.int64)

@@ -1,19 +1,20 @@
 """Fine-tunes a model on one task: of GLUE, SQuAD, chunking, or the user's own files; keeps the best run's model."""
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors.numpy import load_file
 
-from electrakit.common.atomic import atomic_folder, atomic_write, write_lock
+from electrakit.common.atomic import atomic_write, write_lock
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.hardware import num_cores
 from electrakit.common.json_files import write_json
+from electrakit.common.ownership import WorkFolder, link_or_copy, require_apart, whole_folder
 from electrakit.common.progress import console
 from electrakit.config.corpus import Engine
 from electrakit.config.finetune import AUTO, ClassifierHead, FinetuneConfig, Keep, LabelKind, Precision
+from electrakit.finetune.classifier import is_older_model
 from electrakit.finetune.job import (
     FinetuneJob,
     TaskData,
@@ -21,6 +22,7 @@ from electrakit.finetune.job import (
     check_data,
     load_rows,
     make_jobs,
+    require_own_files,
     with_preset,
 )
 from electrakit.finetune.metrics import METRICS
@@ -30,6 +32,7 @@ from electrakit.finetune.results import (
     ScoresBySplit,
     best_results,
     require_no_other_results,
+    results_folder,
     summarise,
 )
 from electrakit.finetune.results_page import task_page
@@ -69,6 +72,8 @@ def finetune(
     task: str | None = None,
     data: str | Path | None = None,
     seeds: int = 1,
+    joint_prediction: bool = False,
+    answerable_uses_start_logits: bool = False,
 ) -> FinetuneResult:
     """Fine-tune `model`: `finetune("hf/mine", train="train.tsv", dev="dev.tsv", out="runs/mine/my-task")`.
 
@@ -79,17 +84,23 @@ def finetune(
     config = FinetuneConfig(**locals())
     assert config.out is not None
     require_no_other_results("finetune", config.out)
+    require_apart(config.out, [config.model, config.data])
     task_data = find_data(config)
+    folder = results_folder("finetune", config.out, prediction_names(task_data))
+    folder.require_ours()
     asked, config = config.preset, with_preset(config)
     assert config.model is not None and config.out is not None
     if task_data.location is None:
         console.print(describe_task(task_data.task), markup=False, soft_wrap=True)
     is_single = config.seeds == 1
     jobs = make_jobs(config, task_data, config.out, num_threads=num_cores() if is_single else 1)
+    require_own_files(jobs)
     check_data(task_data, config.out, config.seeds)
     announce_preset(asked, config)
     is_in_process = is_single and config.engine == "local"
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config, is_in_process) as pool:
+        folder.begin()
+        folder.own("config.json")
         write_json(config.out / "config.json", config.to_json())
         runs = pool.results_of({"task": jobs})["task"]
         best = best_job(jobs, runs)
@@ -99,13 +110,15 @@ def finetune(
                 raise UserError(
                     f"{best.file_path(name)} is gone; remove {best.result_path} too, and the run is made again"
                 )
+            folder.own(name)
             atomic_write(config.out / name, best.file_path(name).read_bytes())
         test_scores = None
         if task_data.names_of("test"):
             pool.ensure_test_predictions([best])
-            test_scores = write_test_predictions(best, config.out)
+            test_scores = write_test_predictions(best, folder)
         if config.keep != "none":
             pool.ensure_models([best])
+            folder.own("model")
             link_model(best, config.out / "model")
         remove_models(jobs, best, config.keep)
         result = summarise(
@@ -117,6 +130,7 @@ def finetune(
             files=files,
             test=test_scores,
         )
+        folder.own(RESULTS_FILE, "results.html")
         write_json(config.out / RESULTS_FILE, result.as_json())
         atomic_write(config.out / "results.html", task_page(result, runs, task_data.known_name or "").encode())
     return result
@@ -135,6 +149,22 @@ def find_data(config: FinetuneConfig) -> TaskData:
     return TaskData(task, files=tuple((name, str(path)) for name, path in files.items() if path is not None))
 
 
+def prediction_names(data: TaskData) -> list[str]:
+    """The files of predictions that may be written."""
+    tests = data.names_of("test")
+    if data.task.kind != "sentences":
+        names = {
+            "spans": ("predictions.json", "nbest_predictions.json", "answers.json", "null_odds.json"),
+            "tags": ("predictions.txt",),
+        }
+        return [
+            f"{prefix}{name}" for prefix in ("", *(f"{split}_" for split in tests)) for name in names[data.task.kind]
+        ]
+    if data.location is None:
+        return [f"{split}.tsv" for split in tests]
+    return [submission for split in tests if (submission := data.task.split(split).submission) is not None]
+
+
 def describe_task(task: Task) -> str:
     """What is predicted from which columns."""
     if task.kind == "spans":
@@ -149,20 +179,23 @@ def describe_task(task: Task) -> str:
     return f"{what}; text is {' and '.join(map(repr, task.columns))}"
 
 
-def write_test_predictions(job: FinetuneJob, out: Path) -> ScoresBySplit:
+def write_test_predictions(job: FinetuneJob, folder: WorkFolder) -> ScoresBySplit:
     """Write the test predictions; return their scores if the file has labels."""
     task, found = job.task, load_file(job.test_path)
     if task.kind != "sentences":
         rows = {name: load_rows(job.data, name, job.model, job.settings.length)[0] for name in found}
         evaluation = SCORE_FUNCTIONS[task.kind](task, rows, found)
+        folder.own(*evaluation.files)
         for name, content in evaluation.files.items():
-            atomic_write(out / name, content.encode())
+            atomic_write(folder.path / name, content.encode())
         return evaluation.scores
     is_known = job.data.location is not None
     scores: ScoresBySplit = {}
     for split, logits in found.items():
         submission = task.split(split).submission if is_known else None
-        atomic_write(out / (submission or f"{split}.tsv"), ("\n".join(prediction_lines(task, logits)) + "\n").encode())
+        name = submission or f"{split}.tsv"
+        folder.own(name)
+        atomic_write(folder.path / name, ("\n".join(prediction_lines(task, logits)) + "\n").encode())
         labels = None if is_known else job.data.read(split).labels
         if labels is not None:
             predicted = predictions_of(task, logits)
@@ -172,13 +205,5 @@ def write_test_predictions(job: FinetuneJob, out: Path) -> ScoresBySplit:
 
 def link_model(job: FinetuneJob, place: Path) -> None:
     """Put the best run's model at a fixed place, by hard links where the file system has them."""
-    with atomic_folder(place) as unfinished:
-        shutil.copytree(job.model_path, unfinished, copy_function=_link_or_copy, dirs_exist_ok=True)
-
-
-def _link_or_copy(source: str, target: str) -> str:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-    return target
+    with whole_folder(place, "model", overwrite=True, is_older=is_older_model) as unfinished:
+        shutil.copytree(job.model_path, unfinished, copy_function=link_or_copy, dirs_exist_ok=True)

@@ -10,11 +10,20 @@ from safetensors.numpy import load_file
 from electrakit.common.atomic import atomic_write, write_lock
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.json_files import write_json
+from electrakit.common.ownership import require_apart
 from electrakit.common.safe_load import weights_fingerprint
 from electrakit.config.corpus import Engine
 from electrakit.config.finetune import AUTO, ClassifierHead, GlueConfig, Keep, Precision, Start
 from electrakit.finetune.download import download as download_glue
-from electrakit.finetune.job import FinetuneJob, TaskData, announce_preset, check_data, make_jobs, with_preset
+from electrakit.finetune.job import (
+    FinetuneJob,
+    TaskData,
+    announce_preset,
+    check_data,
+    make_jobs,
+    require_own_files,
+    with_preset,
+)
 from electrakit.finetune.metrics import METRICS
 from electrakit.finetune.read_glue import has_split, rows_warning
 from electrakit.finetune.results import (
@@ -24,6 +33,7 @@ from electrakit.finetune.results import (
     average,
     best_results,
     require_no_other_results,
+    results_folder,
     summarise_glue,
 )
 from electrakit.finetune.results_page import glue_page
@@ -73,14 +83,22 @@ def glue(
         return GlueResults(downloaded=download_glue(config.download, config.tasks))
     assert config.model is not None and config.data is not None and config.out is not None
     require_no_other_results("glue", config.out)
+    require_apart(config.out, [config.model, config.data])
+    folder = results_folder("glue", config.out)
+    folder.require_ours()
     chosen = choose_tasks(config)
     first, second = phases(config, chosen)
     jobs = jobs_of_tasks(config, first)
     for task in chosen:
         check_data(TaskData(task, config.data), config.out / task.name, config.seeds)
+    require_own_files([job for group in jobs.values() for job in group])
     announce_preset(preset, config)
     weights = weights_fingerprint(Path(config.model)) if Path(config.model).is_dir() else None
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
+        folder.begin()
+        folder.own("config.json", *(task.name for task in chosen))
+        for task in chosen:
+            (config.out / task.name).mkdir(exist_ok=True)
         write_json(config.out / "config.json", config.to_json())
         by_task = pool.results_of(jobs)
         if second:
@@ -92,6 +110,7 @@ def glue(
         for name, group in jobs.items():
             remove_models(group, best_job(group, by_task[name]), config.keep)
         summaries = summarise_glue(by_task, warnings)
+        folder.own("submission.zip")
         results = GlueResults(
             model=config.model,
             weights=weights,
@@ -102,6 +121,7 @@ def glue(
             ensembles=ensemble_scores(by_task, config.ensemble) if config.ensemble > 1 else {},
             submission=write_submission(predictions, config.out / "submission.zip", config.fill),
         )
+        folder.own(RESULTS_FILE, "results.md", "scores.png", "losses.png", "results.html")
         write_json(config.out / RESULTS_FILE, results.as_json())
         atomic_write(config.out / "results.md", glue_markdown(results).encode())
         atomic_write(config.out / "scores.png", plot_scores(results))

@@ -1,16 +1,18 @@
 """A fine-tuning job: one model, one task, one seed. What decides its result, where it writes, how its data is read."""
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_files, hash_text
+from electrakit.common.ownership import require_replaceable
 from electrakit.common.progress import console
 from electrakit.common.safe_load import explain_load_errors
 from electrakit.config.finetune import (
@@ -24,15 +26,15 @@ from electrakit.config.finetune import (
     read_preset,
     size_of,
 )
-from electrakit.finetune.classifier import load_config, load_transformers_tokenizer
+from electrakit.finetune.classifier import is_older_model, load_config, load_transformers_tokenizer
 from electrakit.finetune.encode import EncodedRows, encode, num_positions
 from electrakit.finetune.official_head import MEAN_FAMILIES
 from electrakit.finetune.read_glue import find_file, has_split, read_split
 from electrakit.finetune.read_hf import hf_files
 from electrakit.finetune.results import REQUIRED, JobResult
 from electrakit.finetune.tasks import TASKS, TOKEN_TASKS, Split, Task
-from electrakit.finetune.tokens.squad import read_squad
-from electrakit.finetune.tokens.tags import encode_tags, read_chunks
+from electrakit.finetune.tokens.read_questions import read_questions
+from electrakit.finetune.tokens.tags import EncodedSentences, encode_tags, read_chunks, unseen_warning
 from electrakit.finetune.tokens.windows import encode_squad
 from electrakit.finetune.user_tables import examples_of, read_user_table
 
@@ -40,7 +42,7 @@ from electrakit.finetune.user_tables import examples_of, read_user_table
 HASHED = {"model": "another model", "data": "other data", "start_from": "another model to start from"}
 Tuning = TypeVar("Tuning", bound=TuningConfig)
 TOKENIZER_PATTERNS = ("*token*.json", "vocab.*", "merges.txt", "*.model")
-TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_squad, "tags": read_chunks}
+TOKEN_READERS: dict[str, Callable[[str, Task, Split], Any]] = {"spans": read_questions, "tags": read_chunks}
 TOKEN_ENCODERS: dict[str, Callable[[Any, Any, int, bool], EncodedRows]] = {"spans": encode_squad, "tags": encode_tags}
 
 
@@ -160,10 +162,15 @@ class FinetuneJob:
 
     def has_test(self) -> bool:
         """Whether the test predictions of this run are written."""
-        if not self.test_path.exists():
-            return False
-        with safe_open(self.test_path, "numpy") as file:
-            return (file.metadata() or {}).get("stamp") == self.test_identity()
+        return self.test_path.exists() and self.test_stamp() == self.test_identity()
+
+    def test_stamp(self) -> str | None:
+        """What decided the test predictions that are there; None if they are not ours."""
+        try:
+            with safe_open(self.test_path, "numpy") as file:
+                return (file.metadata() or {}).get("stamp")
+        except (OSError, SafetensorError):
+            return None
 
     def finished(self) -> JobResult | None:
         """The result of this run, if it was written. That of a run with another identity is an error."""
@@ -200,11 +207,30 @@ def make_jobs(
     settings = config.settings(size, data.known_name or "", task.epochs, start_name, length)
     if config.head is None and settings.head == "mean" and load_config(config.model).model_type not in MEAN_FAMILIES:
         settings = replace(settings, head="official")  # a preset's wish, not the user's
+    check_span_heads(settings, task)
     threads = config.threads or num_threads
     return [
         FinetuneJob(config.model, data, seed, settings, out, start, config.device, threads)
         for seed in range(1, config.seeds + 1)
     ]
+
+
+def check_span_heads(settings: FinetuneSettings, task: Task) -> None:
+    if settings.joint_prediction and task.kind != "spans":
+        raise UserError(f"--joint-prediction is of answers in a text, and {task.title} has none; leave it out")
+    if settings.answerable_uses_start_logits and not task.may_be_unanswerable:
+        raise UserError(
+            f"--answerable-uses-start-logits is of questions without an answer, and {task.title} has none; leave it out"
+        )
+
+
+def require_own_files(jobs: Sequence[FinetuneJob]) -> None:
+    """Before anything is written: refuse what is at the place of a run's files and is not of such a run."""
+    for job in jobs:
+        job.finished()
+        require_replaceable(job.model_path, "model", overwrite=True, is_older=is_older_model)
+        if os.path.lexists(job.test_path) and job.test_stamp() is None:
+            raise UserError(f"{job.test_path} was not written by electrakit; name another --out, or move it away")
 
 
 def check_data(data: TaskData, out: Path, num_seeds: int) -> None:
@@ -251,7 +277,9 @@ def _load_rows(data: TaskData, name: str, model: str, length: int, *state: str) 
     """`state`: fingerprints of the files, which may change under the same names."""
     examples, tokenizer, is_training = data.read(name), load_transformers_tokenizer(model), name == "train"
     if data.task.kind != "sentences":
-        return TOKEN_ENCODERS[data.task.kind](examples, tokenizer, length, is_training), examples.warnings
+        rows = TOKEN_ENCODERS[data.task.kind](examples, tokenizer, length, is_training)
+        unseen = unseen_warning(data.task, name, rows, length) if isinstance(rows, EncodedSentences) else ()
+        return rows, examples.warnings + unseen
     return encode(examples, tokenizer, length, is_training and data.task.both_orders), examples.warnings
 
 

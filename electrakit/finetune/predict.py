@@ -9,15 +9,16 @@ import numpy as np
 
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.ownership import WorkFolder, make_way, require_apart, require_free_file
 from electrakit.common.progress import console
 from electrakit.config.finetune import FinetuneSettings, PredictConfig
 from electrakit.finetune.classifier import load_config, load_transformers_tokenizer
 from electrakit.finetune.encode import EncodedRows, encode, num_positions
 from electrakit.finetune.submission import probabilities
 from electrakit.finetune.tasks import TOKEN_TASKS, Task
-from electrakit.finetune.tokens.model import ANSWERABLE_FILE
+from electrakit.finetune.tokens.read_questions import read_unlabelled
+from electrakit.finetune.tokens.span_head import ANSWERABLE_FILE
 from electrakit.finetune.tokens.spans import answers_of, as_json, best_texts, ranked
-from electrakit.finetune.tokens.squad import read_unlabelled
 from electrakit.finetune.tokens.tags import OUTSIDE, TagExamples, encode_tags, sentence_lines, tags_of
 from electrakit.finetune.tokens.windows import encode_squad
 from electrakit.finetune.train_job import choose_device, evaluate, open_finetuned
@@ -27,6 +28,8 @@ from electrakit.finetune.user_tables import examples_of, read_user_table
 ROWS, SPANS, TAGS = "ForSequenceClassification", "ForQuestionAnswering", "ForTokenClassification"
 # The labels of a pretrained discriminator, which is a tagger to transformers.
 REPLACED_LABELS = {"original", "replaced"}
+# Of a model of SQuAD; the last one, of SQuAD 2.0 only.
+ANSWER_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 # Tokens of a row, if the model has so many positions.
 MAX_LENGTH = 512
 
@@ -72,15 +75,17 @@ class FilePredictions:
     files: dict[str, str] = field(default_factory=dict)
     """As it is written to the folder that is named, if it is more than one file."""
 
-    def write(self, out: Path) -> None:
+    def write(self, out: Path, overwrite: bool = False) -> None:
         with explain_write_errors(out):
-            if not self.files and out.is_dir():
-                raise UserError(f"--out {out} is a folder; name a file for the predictions")
-            if self.files and (out.suffix or out.is_file()):
-                raise UserError(f"--out {out}: {', '.join(self.files)} will be written; name a folder for them")
-            files = {out / name: content for name, content in self.files.items()} or {out: self.text}
-            for path, content in files.items():
-                atomic_write(path, content.encode())
+            if not self.files:
+                atomic_write(make_way(out, is_table, "predictions", overwrite=overwrite), self.text.encode())
+                return
+            folder = answers_folder(out)
+            out.mkdir(parents=True, exist_ok=True)
+            folder.begin()
+            folder.own(*self.files)
+            for name, content in self.files.items():
+                atomic_write(out / name, content.encode())
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,7 @@ def predict(
     out: str | Path | None = None,
     text: str | Sequence[str] = (),
     device: str | None = None,
+    overwrite: bool = False,
 ) -> Sequence[Prediction]:
     """Predict a file with a fine-tuned model; write the predictions to `out` if that is named.
 
@@ -156,11 +162,35 @@ def predict_file(settings: PredictConfig) -> FilePredictions:
         )
     if text and ending != ROWS:
         raise UserError(f"{place!r} is of the class {name}, which takes no --text: the layout of its files is fixed")
+    if settings.out is not None:
+        check_out(settings.out, ending == SPANS, settings.overwrite)
+        require_apart(settings.out, [place, file], may_be_inside=False)
     model = FinetunedModel(place, config, load_transformers_tokenizer(place), settings.device)
     predictions = predictors[ending](model, file)
     if settings.out is not None:
-        predictions.write(settings.out)
+        predictions.write(settings.out, settings.overwrite)
     return predictions
+
+
+def check_out(out: Path, is_folder: bool, overwrite: bool) -> None:
+    """Before any work is done."""
+    if is_folder:
+        if out.suffix or out.is_file():
+            raise UserError(f"--out {out}: {', '.join(ANSWER_FILES[:2])} will be written; name a folder for them")
+        answers_folder(out).require_ours()
+    elif out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file for the predictions")
+    else:
+        require_free_file(out, is_table, "predictions", overwrite=overwrite)
+
+
+def answers_folder(out: Path) -> WorkFolder:
+    return WorkFolder(out, "predictions", ANSWER_FILES)
+
+
+def is_table(head: bytes) -> bool:
+    """Labels of rows have a header. Tagged words have none, and are not recognised."""
+    return head.startswith(b"index\tprediction")
 
 
 def predict_labels(model: FinetunedModel, file: Path, text: tuple[str, ...]) -> FilePredictions:
@@ -214,10 +244,10 @@ def predict_tags(model: FinetunedModel, file: Path) -> FilePredictions:
     task = replace(TOKEN_TASKS["chunking"], labels=model.labels)
     examples = TagExamples(words, [[OUTSIDE] * len(each) for each in words], model.labels)
     rows = encode_tags(examples, model.tokenizer, model.max_length, False)
-    assert rows.word_of is not None
-    num_unseen = sum(map(len, words)) - int((rows.word_of >= 0).sum())
-    if num_unseen:
-        console.print(f"{num_unseen:,} words are {OUTSIDE}: the model did not see them", markup=False, style="yellow")
+    if rows.num_unseen:
+        console.print(
+            f"{rows.num_unseen:,} words are {OUTSIDE}: the model did not see them", markup=False, style="yellow"
+        )
     found = tags_of(task, rows, model.logits(task, rows))
     lines = []
     for sentence, tags in zip(sentences, found, strict=True):

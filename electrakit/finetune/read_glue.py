@@ -49,7 +49,7 @@ def make_examples(task: Task, rows: Iterable[TextRow], has_labels: bool, counts:
 
 def rows_warning(task: Task, split: Split, num_rows: int, what: str) -> tuple[str, ...]:
     """A warning if a file is not as long as the released one."""
-    if num_rows == split.num_rows:
+    if num_rows == split.num_rows or not split.num_rows:
         return ()
     return (f"{task.title} {split.name} has {num_rows:,} {what}, the released one {split.num_rows:,}",)
 

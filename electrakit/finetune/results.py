@@ -2,12 +2,13 @@
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from electrakit.common.errors import UserError
+from electrakit.common.ownership import WorkFolder
 from electrakit.config.base import read_fields
 from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.tasks import AVERAGED, TASKS
@@ -258,6 +259,28 @@ def average(medians: Mapping[str, float]) -> GlueAverage:
     names = [name for name in AVERAGED if name in medians]
     value = statistics.fmean(medians[name] for name in names) if names else None
     return GlueAverage(value, names, is_complete=len(names) == len(AVERAGED))
+
+
+def results_folder(verb: str, out: Path, more: Iterable[str] = ()) -> WorkFolder:
+    """The folder that finetune, glue or search writes. The files of single runs, seed_*, are recognised by their content.
+
+    more: names of files with predictions.
+    """
+    names = {
+        "finetune": ("model", "results.html"),
+        "glue": (*TASKS, "results.md", "results.html", "scores.png", "losses.png", "submission.zip"),
+        "search": ("search.db", "trials", "best.json", "results.md"),
+    }
+    return WorkFolder(out, verb, ("config.json", RESULTS_FILE, *names[verb], *more), is_older=_is_older_folder)
+
+
+def _is_older_folder(out: Path) -> bool:
+    """Whether an earlier version, which wrote no marker, has begun here: its config.json has these settings."""
+    try:
+        stored = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(stored, dict) and {"model", "preset", "engine", "keep", "layer_decay", "data"} <= stored.keys()
 
 
 def require_no_other_results(verb: str, out: Path) -> None:

@@ -1,7 +1,6 @@
 """Runs fine-tuning jobs on worker processes, here or on a Ray cluster, and skips those that are finished."""
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 
 from electrakit.common.errors import UserError
 from electrakit.common.hardware import num_cores
+from electrakit.common.ownership import remove_whole
 from electrakit.common.progress import console
 from electrakit.common.words import format_percent
 from electrakit.common.workers import WorkerPool
@@ -131,4 +131,4 @@ def remove_models(jobs: Sequence[FinetuneJob], best: FinetuneJob, keep: Keep) ->
     """Remove the models of a task that are not to be kept."""
     for job in jobs:
         if keep == "none" or (keep == "best" and job != best):
-            shutil.rmtree(job.model_path, ignore_errors=True)
+            remove_whole(job.model_path, "model")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from electrakit.common.atomic import atomic_write, write_lock
 from electrakit.common.errors import UserError, explain_write_errors, first_line
 from electrakit.common.json_files import write_json
+from electrakit.common.ownership import require_apart
 from electrakit.common.progress import console
 from electrakit.common.words import DASH, format_percent
 from electrakit.config.corpus import Engine
@@ -26,7 +27,14 @@ from electrakit.config.finetune import (
 )
 from electrakit.finetune.finetune import describe_task, find_data
 from electrakit.finetune.job import FinetuneJob, announce_preset, check_data, difference, make_jobs, with_preset
-from electrakit.finetune.results import RESULTS_FILE, JobResult, TaskResults, require_no_other_results, summarise
+from electrakit.finetune.results import (
+    RESULTS_FILE,
+    JobResult,
+    TaskResults,
+    require_no_other_results,
+    results_folder,
+    summarise,
+)
 from electrakit.finetune.run_jobs import JobPool
 from electrakit.finetune.table import Column, ScoreRow, ScoreTable
 
@@ -103,6 +111,8 @@ def search(
     task: str | None = None,
     data: str | Path | None = None,
     seeds: int = 1,
+    joint_prediction: bool = False,
+    answerable_uses_start_logits: bool = False,
     trials: int = 20,
     lrs: Sequence[float] = (1e-5, 1e-3),
     epochs_tried: Sequence[float] = (2, 3, 5, 10),
@@ -121,6 +131,9 @@ def search(
     require_optuna()
     assert config.out is not None
     require_no_other_results("search", config.out)
+    require_apart(config.out, [config.model, config.data])
+    folder = results_folder("search", config.out)
+    folder.require_ours()
     task_data = find_data(config)
     asked, config = config.preset, with_preset(config)
     assert config.model is not None and config.out is not None
@@ -128,6 +141,9 @@ def search(
     check_data(task_data, config.out, config.seeds)
     announce_preset(asked, config)
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
+        folder.begin()
+        folder.own("config.json", "search.db", "trials")
+        (config.out / "trials").mkdir(exist_ok=True)
         write_json(config.out / "config.json", config.to_json())
         study = open_study(config, jobs[0])
         for first in range(0, config.trials, config.together):
@@ -138,6 +154,7 @@ def search(
             if unfinished:
                 run_round(pool, study, config, jobs, unfinished)
         result = collect_results(study, config, jobs)
+        folder.own(BEST, RESULTS_FILE, "results.md")
         write_json(config.out / BEST, make_preset(result, task_data.known_name))
         write_json(config.out / RESULTS_FILE, asdict(result))
         atomic_write(config.out / "results.md", search_markdown(result).encode())

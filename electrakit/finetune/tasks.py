@@ -20,7 +20,7 @@ class Split:
     files: tuple[str, ...]
     """The first of these that is there is read."""
     num_rows: int
-    """As released."""
+    """As released; 0 where many data sets have this form."""
     hf: str
     """Its name in the Hugging Face layout."""
     header: tuple[str, ...] = ()
@@ -292,6 +292,16 @@ SQUAD2 = replace(
     metrics=("best_f1", "best_exact", "f1", "exact"),
     may_be_unanswerable=True,
 )
+MRQA = replace(
+    SQUAD,
+    name="mrqa",
+    title="MRQA",
+    folders=("mrqa",),
+    splits=(
+        Split("train", ("train.jsonl.gz", "train.jsonl"), 0, "train"),
+        Split("dev", ("dev.jsonl.gz", "dev.jsonl"), 0, "validation"),
+    ),
+)
 CHUNKING = Task(
     "chunking",
     "Chunking",
@@ -304,10 +314,11 @@ CHUNKING = Task(
     ),
     label="chunk",
     labels=(),  # read from the files
+    length=256,
     metrics=("f1", "precision", "recall", "accuracy"),
     kind="tags",
 )
-TOKEN_TASKS: dict[str, Task] = {task.name: task for task in (SQUAD, SQUAD2, CHUNKING)}
+TOKEN_TASKS: dict[str, Task] = {task.name: task for task in (SQUAD, SQUAD2, MRQA, CHUNKING)}
 
 
 def plain_name(name: str) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, count, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.json_files import write_json
+from electrakit.common.ownership import set_aside
 from electrakit.common.workers import WORKER
 from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.classifier import (
@@ -110,16 +112,23 @@ def finetune_job(job: FinetuneJob) -> JobResult:
     )
     with explain_write_errors(job.out):
         for name, content in evaluation.files.items():
-            atomic_write(job.file_path(name), content.encode())
+            write_beside(job.file_path(name), content.encode())
         write_json(job.result_path, result.as_json())
     return result
+
+
+def write_beside(path: Path, content: bytes) -> None:
+    """A run that is made again gives the same bytes: others are another's, and are kept."""
+    if path.exists() and path.read_bytes() != content:
+        set_aside(path)
+    atomic_write(path, content)
 
 
 def load_for_training(job: FinetuneJob) -> tuple[ModelWithHead, list[str]]:
     """The model with a new head, and warnings about it."""
     if job.task.kind == "sentences":
         return load_classifier(job.initial_model, job.task, job.settings.head, job.settings.dropout)
-    return load_token_model(job.initial_model, job.task), []
+    return load_token_model(job.initial_model, job.task, job.settings), []
 
 
 def open_finetuned(place: str, task: Task) -> ModelWithHead:
@@ -237,6 +246,8 @@ def predict_test(job: FinetuneJob) -> None:
             rows, _ = load_rows(job.data, name, job.model, job.settings.length)
             logits[name] = evaluate(classifier, rows, tokenizer.pad_token_id, device, job.settings)
     with explain_write_errors(job.out):
+        if job.test_path.exists() and job.test_stamp() is None:
+            set_aside(job.test_path)
         atomic_write(job.test_path, save(logits, {"stamp": job.test_identity()}))
 
 

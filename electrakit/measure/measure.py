@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.ownership import require_apart
 from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.outputs import MeasureConfig
 from electrakit.data.corruptions import CorruptedRows, corrupted_rows
@@ -14,7 +15,7 @@ from electrakit.measure.corruptions import corruption_scores
 from electrakit.measure.minimal_pairs import minimal_pairs, read_pairs
 from electrakit.measure.open import OpenNetwork, open_networks
 from electrakit.measure.probes import counting_baselines, probe, read_probe_data
-from electrakit.measure.results import NetworkMeasures, merge_into_file
+from electrakit.measure.results import NetworkMeasures, merge_into_file, require_measures
 from electrakit.runs import layout
 from electrakit.runs.files import is_run, read_run
 
@@ -61,6 +62,8 @@ def measure(
     if config.train is not None and config.dev is not None:
         probe_data = read_probe_data(config.train, config.dev, config.text, config.label)
         baselines = counting_baselines(probe_data)
+    for place in places:
+        require_measures(file_of(place, config))
     corruptions: dict[Path, dict[str, CorruptedRows]] = {}
     found = []
     for place in places:
@@ -89,12 +92,21 @@ def measure(
             if probe_data is not None:
                 result = replace(result, probes={probe_data.name: probe(network, probe_data, baselines)})
             measured.append(result)
-        file = config.out or (place.run and place.run / layout.MEASURE_FILE)
+        file = file_of(place, config)
         if file is not None:
             with explain_write_errors(file):
                 merge_into_file(file, measured, is_of_run=config.out is None)
         found += measured
     return found
+
+
+def file_of(place: Place, config: MeasureConfig) -> Path | None:
+    """Where the figures of a model are written. Nothing goes into models that are no run."""
+    if config.out is None:
+        return place.run and place.run / layout.MEASURE_FILE
+    inputs = (config.data, config.pairs, config.train, config.dev)
+    require_apart(config.out, [place.path, *inputs], may_be_inside=False)
+    return config.out
 
 
 def find_place(model: str, data: Path | None) -> Place:
@@ -118,11 +130,11 @@ def name_of(path: Path) -> str:
 
 def check_vocabulary(network: OpenNetwork, shards: Path) -> None:
     """Rows of the shards are ids of its vocabulary."""
-    theirs = load_tokenizer(shards / SHARDS_TOKENIZER).vocabulary
-    if theirs != network.tokenizer.vocabulary:
+    theirs = load_tokenizer(shards / SHARDS_TOKENIZER)
+    if theirs.vocabulary != network.tokenizer.vocabulary:
         raise UserError(
-            f"{network.model} has another vocabulary ({len(network.tokenizer.vocabulary):,} tokens) than the shards {shards} "
-            f"({len(theirs):,}), so it cannot read their rows; name shards made with its tokenizer, or measure --pairs only"
+            f"{network.model} has another vocabulary ({network.tokenizer.summary}) than the shards {shards} "
+            f"({theirs.summary}), so it cannot read their rows; name shards made with its tokenizer, or measure --pairs only"
         )
 
 

@@ -116,10 +116,14 @@ def spaced(pairs: Sequence[Pair], limit: int | None) -> Iterable[Pair]:
 
 
 def sentence_scores(network: OpenNetwork, texts: Sequence[str]) -> list[float]:
-    """The sum of the scores of each sentence's tokens, without [CLS] and [SEP]. Those with the same tokens are computed once."""
-    rows = [tuple(row) for row in network.encode(texts)]
+    """The sum of the scores of each sentence's tokens, without [CLS] and [SEP]."""
+    return sums_over_tokens(network, [tuple(row) for row in network.encode(texts)], "minimal pairs")
+
+
+def sums_over_tokens(network: OpenNetwork, rows: Sequence[tuple[int, ...]], title: str) -> list[float]:
+    """Of rows of ids between [CLS] and [SEP]. Equal rows are computed once."""
     distinct = list(dict.fromkeys(rows))
     positions = [range(1, len(row) - 1) for row in distinct]
-    scores = token_scores(network, distinct, positions, "minimal pairs")
+    scores = token_scores(network, distinct, positions, title)
     sums = {row: float(one.sum()) for row, one in zip(distinct, scores, strict=True)}
     return [sums[row] for row in rows]

@@ -18,6 +18,7 @@ from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 from electrakit.model.counts import HeadKind
 from electrakit.model.huggingface.adapt import Adapter, as_discriminator, as_generator
 from electrakit.model.huggingface.inputs import InputsFor
+from electrakit.model.huggingface.weights import ENERGY_MARK
 from electrakit.runs import layout
 
 MAX_TEXT_TOKENS = 512
@@ -40,6 +41,8 @@ class OpenNetwork:
     tokenizer: TokenizerFiles
     max_tokens: int
     """The longest row that it takes."""
+    gives_energies: bool = False
+    """A discriminator that Electric has trained: a token's logit is -log p(token | the others)."""
 
     @property
     def title(self) -> str:
@@ -59,15 +62,18 @@ class OpenNetwork:
 def open_networks(place: str | os.PathLike[str]) -> list[OpenNetwork]:
     """Every network of a place: a discriminator and the generator beside it, or one alone."""
     place = os.fspath(place)
-    networks = []
-    for folder in find_networks(place):
-        head = head_of(folder)
-        tokenizer = load_tokenizer(folder)
-        adapter = load_network(folder, head, tokenizer)
-        adapter.to("cuda" if torch.cuda.is_available() else "cpu")
-        name = "generator" if folder.name == "generator" and head == "words" else NAMES_OF_HEADS[head]
-        networks.append(OpenNetwork(name_of(place), name, head, adapter, tokenizer, max_length_of(adapter, tokenizer)))
-    return networks
+    return [open_network(place, folder) for folder in find_networks(place)]
+
+
+def open_network(place: str, folder: Path) -> OpenNetwork:
+    """One of the folders that `find_networks` finds."""
+    head = head_of(folder)
+    tokenizer = load_tokenizer(folder)
+    adapter = load_network(folder, head, tokenizer)
+    adapter.to("cuda" if torch.cuda.is_available() else "cpu")
+    name = "generator" if folder.name == "generator" and head == "words" else NAMES_OF_HEADS[head]
+    max_tokens = max_length_of(adapter, tokenizer)
+    return OpenNetwork(name_of(place), name, head, adapter, tokenizer, max_tokens, gives_energies(folder))
 
 
 def name_of(place: str) -> str:
@@ -144,6 +150,11 @@ def head_of(folder: Path) -> HeadKind | None:
     if name == "ElectraForPreTraining" or name.endswith("ForTokenClassification"):
         return "replaced"
     return "words" if name.endswith(("ForMaskedLM", "ForPreTraining")) else None
+
+
+def gives_energies(folder: Path) -> bool:
+    """Whether a discriminator's logits are energies."""
+    return head_of(folder) == "replaced" and ENERGY_MARK.items() <= read_config_json(folder).items()
 
 
 # Loading them

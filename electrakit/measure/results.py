@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -109,19 +110,24 @@ def measures_from_json(content: Any) -> list[NetworkMeasures]:
         raise ValueError(f"no measures: {error!r}") from None
 
 
+def require_measures(path: Path | None) -> list[NetworkMeasures]:
+    """What a file that is there already holds; something else is refused."""
+    if path is None or not os.path.lexists(path):
+        return []
+    try:
+        return measures_from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is not what electra measure wrote ({error}); move it away, or name another --out"
+        ) from None
+
+
 def merge_into_file(path: Path, measures: Sequence[NetworkMeasures], *, is_of_run: bool) -> None:
     """Add measures to a measure.json: what it holds of other networks, steps and data stays.
 
     is_of_run: all of it is about one run, which may have had another name.
     """
-    kept: dict[Any, NetworkMeasures] = {}
-    if path.exists():
-        try:
-            kept = {one.key: one for one in measures_from_json(json.loads(path.read_text(encoding="utf-8")))}
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path} is not what electra measure wrote ({error}); move it away, or name --out"
-            ) from None
+    kept: dict[Any, NetworkMeasures] = {one.key: one for one in require_measures(path)}
     if is_of_run:
         kept = {one.key: one for one in (replace(one, model=measures[0].model) for one in kept.values())}
     for one in measures:

@@ -1,7 +1,7 @@
 """Rows of ids in, log-probabilities out: how likely each token is right, for a discriminator or a masked LM.
 
-A discriminator scores every token in one pass: log p(original). A masked LM scores one token in a pass: log p(the token shown) with
-a [MASK] in its place.
+A discriminator scores every token in one pass: log p(original), or -E if Electric has trained it. A masked LM scores one token in a
+pass: log p(the token shown) with a [MASK] in its place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,9 @@ def discriminator_scores(
     found: list[np.ndarray] = [np.empty(0)] * len(rows)
     for places in batches([len(row) for row in rows], f"{network.title}: {title}"):
         logits = network.adapter(padded(network, [rows[place] for place in places]))
-        scores = F.logsigmoid(-logits.float()).double().cpu().numpy()
+        found_logits = logits.float()
+        log_chances = -found_logits if network.gives_energies else F.logsigmoid(-found_logits)
+        scores = log_chances.double().cpu().numpy()
         for row, place in zip(scores, places, strict=True):
             found[place] = row[np.asarray(positions[place], int)]
     return found

@@ -6,16 +6,20 @@ from torch import nn
 
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig
-from electrakit.model.counts import HeadKind, head_kinds
+from electrakit.model.counts import HeadKind, has_two_towers, head_kinds
 from electrakit.model.huggingface.adapt import as_discriminator, as_generator
 from electrakit.model.huggingface.weights import CLASSIC
 from electrakit.model.networks import BODIES, Discriminator, Generator
 from electrakit.model.tie import tie
+from electrakit.model.two_tower import TwoTower
 
 
 def build(config: PretrainConfig) -> tuple[nn.Module | None, nn.Module]:
     """The generator (None where the run has none) and the discriminator, newly initialised, adapted and tied."""
-    pair = {name: build_network(network, head_kinds(config)[name]) for name, network in config.networks.items()}
+    pair = {
+        name: TwoTower(network) if has_two_towers(config, name) else build_network(network, head_kinds(config)[name])
+        for name, network in config.networks.items()
+    }
     generator, discriminator = pair.get("generator"), pair["discriminator"]
     if generator is not None:
         tie(generator, discriminator, share=config.share)

@@ -108,38 +108,65 @@ static void product(char first, char second, int rows, int columns, int inner, c
 }
 
 // One head of one row at a time, so that it stays in the cache; row r has the tokens from starts[r] up to starts[r + 1].
-// With `grad`, the gradient of qkv instead.
+// With `grad`, the gradient of qkv instead. With `places`, queries and keys of distances, each score has two more products: of the query with
+// the distance's key, of the key with the distance's query. Distance d, of the query's position minus the key's, has the row place_of[middle + d]
+// of `places`; rows ascend, so that a row of few tokens needs few. `partial` (threads, num_places, 2 H) accumulates the gradient of `places` per thread.
 template <class T> void attention(const T* qkv, const float* bias, const Int* starts, const T* grad, T* out, float* logsum, Int rows,
-                                  int heads, int width, float rate, uint64_t seed, int threads) {
+                                  int heads, int width, float rate, uint64_t seed, const T* places, const Int* place_of,
+                                  const Int* positions, float* partial, Int num_places, Int middle, int threads) {
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
     for (Int row = 0; row < rows; row++)
         for (int head = 0; head < heads; head++) {
             const int BLOCK = 128, hidden = heads * width, num_out = grad ? 3 : 1, start = starts[row], length = starts[row + 1] - start;
-            const float scale = 1 / std::sqrt((float)width); const size_t area = (size_t)length * width;
+            if (!length) continue;
+            const float scale = 1 / std::sqrt((float)width * (places ? 3 : 1)); const size_t area = (size_t)length * width;
+            const int reach = places ? positions[start + length - 1] - positions[start] : 0;  // the longest distance
+            const int low = places ? place_of[middle - reach] : 0, near = places ? place_of[middle + reach] - low + 1 : 0;
+            const size_t table = (size_t)near * width, to_places = (size_t)near * (BLOCK + length);  // scores of a block, and of all keys
             const Dropout drop(seed ^ (0x9E3779B97F4A7C15u * (row * heads + head + 1)), rate);  // indices count within one head
             static thread_local std::vector<float> space;
-            space.resize(16 + 6 * area + BLOCK * (width + 2 * (size_t)length));
+            space.resize(16 + 6 * area + BLOCK * (width + 2 * (size_t)length) + 4 * table + 2 * to_places + length + 2 * reach + 1);
             // Aligned to 64 bytes: the order of summation never changes.
             float *query = (float*)(((uintptr_t)space.data() + 63) & ~(uintptr_t)63), *key = query + area, *value = key + area,
-                  *result = value + area, *given = result + 3 * area, *scores = given + BLOCK * width, *slopes = scores + BLOCK * length;
+                  *result = value + area, *given = result + 3 * area, *scores = given + BLOCK * width, *slopes = scores + BLOCK * length,
+                  *place_query = slopes + BLOCK * length, *place_key = place_query + table, *place_slopes = place_key + table,
+                  *of_query = place_slopes + 2 * table, *of_key = of_query + near * BLOCK, *query_slopes = of_query + to_places,
+                  *key_slopes = query_slopes + near * BLOCK;
+            int *spot = (int*)(query_slopes + to_places), *place = spot + length + reach;  // each token's position; the place of a distance
+            for (int token = 0; places && token < length; token++) spot[token] = positions[start + token] - positions[start];
+            for (int d = -reach; places && d <= reach; d++) place[d] = place_of[middle + d] - low;
             for (int part = 0; part < 3; part++)
                 for (int token = 0, at = part * hidden + head * width; token < length; token++)
                     for (int i = 0; i < width; i++)
                         query[part * area + token * width + i] =
                             ((float)qkv[(Int)(start + token) * 3 * hidden + at + i] + bias[at + i]) * (part ? 1 : scale);
+            for (int part = 0; part < 2; part++)
+                for (int row = 0; row < near; row++)
+                    for (int i = 0; i < width; i++)
+                        place_query[part * table + row * width + i] =
+                            (float)places[((Int)(low + row) * 2 + part) * hidden + head * width + i] * (part ? 1 : scale);
+            if (places) product('N', 'T', length, near, width, key, width, place_query, width, 0, of_key);
+            if (places && grad) std::memset(key_slopes, 0, sizeof(float) * near * length);
             for (int first = 0; first < length; first += BLOCK) {
                 int count = length - first < BLOCK ? length - first : BLOCK;
                 product('N', 'T', count, length, width, query + first * width, width, key, width, 0, scores);
+                if (places) product('N', 'T', count, near, width, query + first * width, width, place_key, width, 0, of_query);
+                if (places && grad) std::memset(query_slopes, 0, sizeof(float) * near * count);
                 for (int i = 0; grad && i < count; i++)
                     for (int j = 0; j < width; j++) given[i * width + j] = grad[(Int)(start + first + i) * hidden + head * width + j];
                 if (grad) product('N', 'T', count, length, width, given, width, value, width, 0, slopes);
                 for (int i = 0; i < count; i++) {
                     Int token = (Int)(start + first + i) * heads + head, index = (Int)(first + i) * length;
-                    float *score = scores + i * length, *slope = slopes + i * length, most = score[0], total = 0, along = 0;
+                    float *score = scores + i * length, *slope = slopes + i * length, total = 0, along = 0;
+                    const int* at = place + (places ? spot[first + i] : 0); const float* mine = of_query + i * near;
+                    if (places) SIMD for (int j = 0; j < length; j++) score[j] += mine[at[-spot[j]]] + of_key[j * near + at[-spot[j]]];
+                    float most = score[0];
                     if (grad) {
                         SIMD_SUM for (int j = 0; j < length; j++)
                             score[j] = fast_exp(score[j] - logsum[token]), along += score[j] * (slope[j] *= drop(index + j));
                         SIMD for (int j = 0; j < length; j++) slope[j] = score[j] * (slope[j] - along), score[j] *= drop(index + j);
+                        for (int j = 0; places && j < length; j++)
+                            query_slopes[i * near + at[-spot[j]]] += slope[j], key_slopes[j * near + at[-spot[j]]] += slope[j];
                     } else {
                         SIMD_MAX for (int j = 0; j < length; j++) most = score[j] > most ? score[j] : most;
                         SIMD_SUM for (int j = 0; j < length; j++) total += score[j] = fast_exp(score[j] - most);
@@ -149,8 +176,21 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
                 }
                 float* from = grad ? slopes : scores;
                 product('N', 'N', count, width, length, from, length, grad ? key : value, width, 0, result + first * width);
+                if (places && grad) {
+                    product('N', 'N', count, width, near, query_slopes, near, place_key, width, 1, result + first * width);
+                    product('T', 'N', near, width, count, query_slopes, near, query + first * width, width, first > 0, place_slopes + table);
+                }
                 if (grad) product('T', 'N', length, width, count, slopes, length, query + first * width, width, first > 0, result + area);
                 if (grad) product('T', 'N', length, width, count, scores, length, given, width, first > 0, result + 2 * area);
+            }
+            if (places && grad) {
+                product('N', 'N', length, width, near, key_slopes, near, place_query, width, 1, result + area);
+                product('T', 'N', near, width, length, key_slopes, near, key, width, 0, place_slopes);
+                float* sums = partial + ((size_t)omp_get_thread_num() * num_places + low) * 2 * hidden + head * width;
+                for (int part = 0; part < 2; part++)
+                    for (int row = 0; row < near; row++)
+                        for (int i = 0; i < width; i++)
+                            sums[((size_t)row * 2 + part) * hidden + i] += place_slopes[part * table + row * width + i] * (part ? 1 : scale);
             }
             for (int part = 0; part < num_out; part++)
                 for (int token = 0; token < length; token++)

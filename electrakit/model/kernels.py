@@ -6,12 +6,10 @@ Where it cannot be compiled, only speed is lost: `problem` says why, and the lay
 import contextlib
 import ctypes
 import functools
-import hashlib
 import os
 import platform
 import shlex
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from electrakit.common.code_cache import load_library
 from electrakit.common.errors import one_line
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
@@ -47,7 +46,7 @@ SIGNATURES = {
     "gated_gelu_back": "Y F Y Y F l l f s i",
     "gated_gelu_dropout": "Y F Y Y F l l f s i",
     "gated_gelu_dropout_back": "Y F Y Y F l l f s i",
-    "attention": "Y F I Y Y F l i i f s i",
+    "attention": "Y F I Y Y F l i i f s Y I I F l l i",
     "predict": "Y F I F I F f F F I I l l i i",
     "predict_back": "Y F I F F F l l i",
     "add_gains": "I I I W F F f F l l i",
@@ -82,42 +81,21 @@ def _load_kernels() -> tuple[dict[tuple[Types, str], Any], str | None]:
 
 
 def _library() -> ctypes.CDLL:
-    """From the cache, or compiled now. A damaged file is compiled again."""
-    path = _path()
-    if path.exists():
-        try:
-            return ctypes.CDLL(str(path))
-        except OSError:
-            path.unlink()
-    compiler = shlex.split(os.environ.get("CXX") or "g++")
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
+    """From the user's cache, or compiled now. The recipe is the source, flags, torch version and CPU."""
+    recipe = "\0".join((SOURCE.read_text(encoding="utf-8"), torch.__version__, *FLAGS, *_links(), _processor()))
+
+    def build(made: Path) -> None:
+        compiler = shlex.split(os.environ.get("CXX") or "g++")
         command = [*compiler, *FLAGS, str(SOURCE), *_links(), "-o", str(made)]
         subprocess.run(command, capture_output=True, text=True, check=True, timeout=BUILD_TIMEOUT)
-        made.replace(path)  # atomic, also when several processes build at once
-    return ctypes.CDLL(str(path))
 
-
-def _path() -> Path:
-    """The name has a hash of the source, flags, torch version and CPU. Only a folder that no other user can write to is trusted."""
-    recipe = "\0".join((SOURCE.read_text(encoding="utf-8"), torch.__version__, *FLAGS, *_links(), _processor()))
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    about = folder.stat()
-    if about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise OSError(f"{folder} is not safe to load code from: it belongs to another user, or others may write there")
-    return folder / f"kernels-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.so"
+    return load_library("kernels", recipe, build)
 
 
 def _links() -> tuple[str, ...]:
     """Link to torch's library, for its sgemm and its OpenMP threads."""
     folder = Path(torch.__file__).parent / "lib"
     return f"-L{folder}", f"-Wl,-rpath,{folder}", "-ltorch_cpu"
-
-
-def cache_folder() -> Path:
-    """The folder for files that can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "electrakit"
 
 
 def _processor() -> str:
@@ -265,25 +243,50 @@ def rotate_(qkv: Tensor, cosine: Tensor, sine: Tensor, num_heads: int) -> Tensor
 
 
 class Attention(torch.autograd.Function):
-    """Attention of packed tokens: qkv (N, 3 H) -> (N, H). Row r has the tokens from starts[r] up to starts[r + 1]."""
+    """Attention of packed tokens: qkv (N, 3 H) -> (N, H). Row r has the tokens from starts[r] up to starts[r + 1].
+
+    With `places`, queries and keys (R, 2 H) of distances, scores are the sum of three products. `rows` (2 T - 1,) has the row of each
+    distance from -(T - 1) up, in ascending order, and `positions` (N,) are those of the tokens.
+    """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, bias: Tensor | None, starts: Tensor, num_heads: int, rate: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        qkv: Tensor,
+        bias: Tensor | None,
+        starts: Tensor,
+        num_heads: int,
+        rate: float,
+        places: Tensor | None = None,
+        rows: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         num_tokens, width = qkv.shape
         out, logsum = qkv.new_empty(num_tokens, width // 3), floats(num_tokens, num_heads)
         ctx.sizes = (len(starts) - 1, num_heads, width // 3 // num_heads, rate, dropout_seed(rate))
         ctx.has_bias, added = bias is not None, or_zeros(bias, width)
-        call("attention", (qkv.dtype,) * 2, qkv, added, starts, None, out, logsum, *ctx.sizes)
-        ctx.save_for_backward(qkv, added, starts, logsum)
+        ctx.more_sizes = (0, 0)
+        if places is not None and rows is not None and positions is not None:
+            ctx.more_sizes = (len(places), len(rows) // 2)
+            if not 0 <= rows[0] <= rows[-1] < len(places) or (num_tokens and 2 * positions.max() >= len(rows)):
+                raise IndexError(f"{len(places)} places for {len(rows)} distances in rows up to {positions.max() + 1}")
+            places, rows = places.contiguous(), rows.contiguous()
+        given = (places, rows, positions, None, *ctx.more_sizes)
+        call("attention", (qkv.dtype,) * 2, qkv, added, starts, None, out, logsum, *ctx.sizes, *given)
+        ctx.save_for_backward(qkv, added, starts, logsum, places, rows, positions)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        qkv, added, starts, logsum = ctx.saved_tensors
+        qkv, added, starts, logsum, places, rows, positions = ctx.saved_tensors
         grad_qkv = torch.empty_like(qkv)
-        call("attention", (qkv.dtype,) * 2, qkv, added, starts, grad.contiguous(), grad_qkv, logsum, *ctx.sizes)
-        return grad_qkv, grad_qkv.sum(0, dtype=torch.float32) if ctx.has_bias else None, None, None, None
+        sums = None if places is None else thread_sums(*places.shape)
+        given = (places, rows, positions, sums, *ctx.more_sizes)
+        call("attention", (qkv.dtype,) * 2, qkv, added, starts, grad.contiguous(), grad_qkv, logsum, *ctx.sizes, *given)
+        grad_places = None if sums is None else sums.sum(0).to(qkv.dtype)
+        grad_bias = grad_qkv.sum(0, dtype=torch.float32) if ctx.has_bias else None
+        return grad_qkv, grad_bias, None, None, None, grad_places, None, None
 
 
 class Predict(torch.autograd.Function):

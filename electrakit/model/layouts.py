@@ -17,12 +17,20 @@ from electrakit.model import kernels
 from electrakit.model.parts import Rope, gather, rope_tables, rotate
 
 
+class Distances(NamedTuple):
+    """What the distances between tokens add to attention: R rows, near distances have one each, far ones share."""
+
+    table: Tensor  # (R, H); in a layer (R, 2 H): the distances' queries and keys
+    row_of_distance: Tensor  # (2 T - 1,): of query position minus key position, from -(T - 1) up
+
+
 class PaddedTokens(NamedTuple):
     """Rows of equal length."""
 
     ids: Tensor  # (B, T)
     segments: Tensor  # (B, T)
     attended: Tensor  # (B, T) bool
+    visible: Tensor | None = None  # (B, 1, T, T) bool: what each token attends to; by default all that is attended
 
     @classmethod
     def of(cls, ids: Tensor, pad: int, sep: int | None) -> "PaddedTokens":
@@ -41,16 +49,41 @@ class PaddedTokens(NamedTuple):
     ) -> Tensor:
         """Self-attention to the real tokens of each row, before the output projection.
 
-        The mask stays boolean and (B, 1, 1, T), never T x T (15 to 20 % slower in one CPU run). It is passed without padding too:
-        one graph for every batch. A row of nothing but padding gives zeros, not NaN.
+        The mask stays boolean and (B, 1, 1, T); T x T, only for `visible`, was 15 to 20 % slower in one CPU run. It is passed without
+        padding too: one graph for every batch. A row of nothing but padding gives zeros, not NaN.
         """
         heads = qkv(hidden).unflatten(-1, (3, num_heads, -1))
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)  # (B, heads, T, D) each
         if rope is not None:
             query, key = rotate(query, rope), rotate(key, rope)
-        mask = self.attended[:, None, None]
+        mask = self.attended[:, None, None] if self.visible is None else self.visible
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         return mixed.transpose(1, 2).flatten(2)
+
+    def attend_with_distances(
+        self, query: Tensor, hidden: Tensor, qkv: nn.Linear, num_heads: int, dropout: float, distances: Distances
+    ) -> Tensor:
+        """Attention of the query states to the hidden states, with scores of contents, and of each side's content with the distance.
+
+        The two with distances are products with one row for every distance, of which a view has the T x T that are wanted: no gather.
+        """
+        heads = project(query, hidden, qkv, qkv.bias).unflatten(-1, (3, num_heads, -1))
+        queries, keys, values = heads.permute(2, 3, 0, 1, 4).contiguous().unbind(0)  # (heads, B, T, D) each
+        # One row more than distances: a row of 2 T is cut into pieces of 2 T - 1.
+        rows = F.pad(distances.row_of_distance, (0, 1))
+        places = distances.table.unflatten(-1, (2, num_heads, -1)).permute(1, 2, 3, 0)  # (2, heads, D, R)
+        scale = (3 * queries.size(-1)) ** -0.5
+        queries = queries * scale
+        from_key, from_query = (
+            places[0][..., rows] * scale,
+            places[1][..., F.pad(distances.row_of_distance.flip(0), (0, 1))],
+        )
+        scores = queries @ keys.transpose(-1, -2)
+        scores = scores + skew((queries.flatten(1, 2) @ from_query).view(*queries.shape[:3], -1))
+        scores = scores + skew((keys.flatten(1, 2) @ from_key).view(*keys.shape[:3], -1)).transpose(-1, -2)
+        scores = scores.masked_fill(~self.attended[:, None], torch.finfo(scores.dtype).min)
+        weights = self.dropout(scores.softmax(-1), dropout).to(values.dtype)
+        return (weights @ values).permute(1, 2, 0, 3).flatten(2)
 
     def dropout(self, hidden: Tensor, rate: float) -> Tensor:
         return F.dropout(hidden, rate, training=rate > 0)
@@ -72,6 +105,9 @@ class PaddedTokens(NamedTuple):
 
     def to_padded(self, values: Tensor) -> Tensor:
         """One value for each token, as (B, T, ...)."""
+        return values
+
+    def from_padded(self, values: Tensor) -> Tensor:
         return values
 
     def gather(self, hidden: Tensor, positions: Tensor) -> Tensor:
@@ -114,6 +150,13 @@ class PackedTokens(NamedTuple):
             heads = kernels.Rotate.apply(heads, *rope, num_heads)
         return kernels.Attention.apply(heads, qkv.bias, self.starts, num_heads, dropout)
 
+    def attend_with_distances(
+        self, query: Tensor, hidden: Tensor, qkv: nn.Linear, num_heads: int, dropout: float, distances: Distances
+    ) -> Tensor:
+        heads = project(query, hidden, qkv, None)
+        more = (distances.table.to(heads.dtype), distances.row_of_distance, self.indices % self.attended.size(1))
+        return kernels.Attention.apply(heads, qkv.bias, self.starts, num_heads, dropout, *more)
+
     def dropout(self, hidden: Tensor, rate: float) -> Tensor:
         """With two random bytes per element from numpy: torch's generator takes ten times as long on a CPU."""
         if not rate:
@@ -139,6 +182,9 @@ class PackedTokens(NamedTuple):
         flat = values.new_zeros(self.attended.numel(), *values.shape[1:])
         return flat.index_copy(0, self.indices, values).unflatten(0, tuple(self.attended.shape))
 
+    def from_padded(self, values: Tensor) -> Tensor:
+        return values.flatten(0, 1).index_select(0, self.indices)
+
     def gather(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """Zeros at padding."""
         is_real = self.attended.gather(1, positions)
@@ -162,3 +208,18 @@ def segment_ids(ids: Tensor, attended: Tensor, sep: int | None) -> Tensor:
     is_sep = (ids == sep).long()
     num_before = is_sep.cumsum(-1) - is_sep
     return ((num_before > 0) & attended).long()
+
+
+def project(query: Tensor, hidden: Tensor, qkv: nn.Linear, bias: Tensor | None) -> Tensor:
+    """Queries of the query states, keys and values of the hidden ones, which may be the same: (..., 3 H)."""
+    if query is hidden:
+        return F.linear(hidden, qkv.weight, bias)
+    size = qkv.in_features
+    asked = F.linear(query, qkv.weight[:size], None if bias is None else bias[:size])
+    return torch.cat([asked, F.linear(hidden, qkv.weight[size:], None if bias is None else bias[size:])], dim=-1)
+
+
+def skew(scores: Tensor) -> Tensor:
+    """(..., T, 2 T) -> (..., T, T): element j of row i is the one at j - i + T - 1 there. A view."""
+    size = scores.size(-2)
+    return scores.flatten(-2)[..., size - 1 : -1].unflatten(-1, (size, 2 * size - 1))[..., :size]

@@ -10,17 +10,23 @@ from torch.nn import functional as F
 from electrakit.common.errors import UserError
 from electrakit.config.network import NetworkConfig
 from electrakit.model import kernels
-from electrakit.model.classic import ClassicBody
+from electrakit.model.classic import ClassicBody, ClassicLayer
+from electrakit.model.deberta import DebertaBody, DebertaLayer
 from electrakit.model.layouts import PackedTokens, PaddedTokens, Tokens
-from electrakit.model.modern import ModernBody
+from electrakit.model.modern import ModernBody, ModernLayer
 from electrakit.model.ngrams import NGrams
 from electrakit.model.parts import initialise
 
-BODIES: dict[str, type[ClassicBody] | type[ModernBody]] = {"classic": ClassicBody, "modern": ModernBody}
+BODIES: dict[str, type[ClassicBody] | type[ModernBody] | type[DebertaBody]] = {
+    "classic": ClassicBody,
+    "modern": ModernBody,
+    "deberta": DebertaBody,
+}
+LAYERS = (ClassicLayer, ModernLayer, DebertaLayer)
 
 
 class Network(nn.Module):
-    """A body, `classic` or `modern`, and what both heads need of it. `body.embeddings` is the part that `tie` shares."""
+    """A body, `classic`, `modern` or `deberta`, and what both heads need of it. `body.embeddings` is the part that `tie` shares."""
 
     wants_kernels = False
     """Whether to use the CPU kernels where they can run; set by `use_kernels`."""
@@ -37,14 +43,17 @@ class Network(nn.Module):
 
     def encode(self, ids: Tensor) -> tuple[Tokens, Tensor]:
         """The tokens of ids (B, T), and their last hidden states in the tokens' layout."""
+        self.check_length(ids)
+        layout = PackedTokens if self.can_use_kernels(ids) else PaddedTokens
+        tokens = layout.of(ids, self.config.pad_token_id, self.config.sep_token_id)
+        return tokens, self.body(tokens)
+
+    def check_length(self, ids: Tensor) -> None:
         if ids.size(1) > self.config.max_length:
             raise UserError(
                 f"a row of {ids.size(1)} tokens is longer than max_length={self.config.max_length}; "
                 "cut the rows or build the network with a larger max_length"
             )
-        layout = PackedTokens if self.can_use_kernels(ids) else PaddedTokens
-        tokens = layout.of(ids, self.config.pad_token_id, self.config.sep_token_id)
-        return tokens, self.body(tokens)
 
     def can_use_kernels(self, ids: Tensor) -> bool:
         """The kernels run on CPUs, for float32 weights and products in float32 or bf16. Tracers cannot see into them."""
@@ -52,7 +61,7 @@ class Network(nn.Module):
         if not self.wants_kernels or ids.device.type != "cpu" or is_traced:
             return False
         has_types = not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") == torch.bfloat16
-        return has_types and self.body.embeddings.word.weight.dtype == torch.float32 and kernels.problem() is None
+        return has_types and next(self.body.parameters()).dtype == torch.float32 and kernels.problem() is None
 
 
 class Generator(Network):
@@ -78,6 +87,9 @@ class Generator(Network):
 
 class Discriminator(Network):
     """Predicts for each token whether it was replaced."""
+
+    gives_energies = False
+    """Whether its logits are energies, as `Electric` trains them: -log p(token | the others), up to a constant."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__(config)

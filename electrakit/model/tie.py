@@ -1,4 +1,4 @@
-"""Ties the weights of a generator to those of a discriminator: nothing, the embeddings, the lower layers too, or the encoder."""
+"""Ties the weights of a generator to those of a discriminator: nothing, word tables (GDES), embeddings, lower layers too, the encoder."""
 
 import re
 import warnings
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
 from electrakit.config.pretrain import SHARED_ENCODER_SIZES, Share
+from electrakit.model.gdes import gdes_tables, put_gdes
 from electrakit.model.huggingface.adapt import unwrap, vocab_size_of
 from electrakit.model.huggingface.families import is_transformers, output_table, require_masked_lm, tie_output_table
 from electrakit.model.huggingface.inputs import TRUE_FOR_REAL_TOKENS, is_of_package
@@ -20,6 +21,9 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
     """Let the generator use the discriminator's parameters: the same objects, not copies.
 
     - `nothing`: two separate networks; the generator's input and output word tables stay one.
+    - `gdes`: the discriminator reads the generator's word table plus a difference of its own, which is 0 at the start. Its loss moves only
+      the difference, the generator's loss only the table. All else is separate, positions and norms too. `merge` of
+      electrakit.model.gdes makes a discriminator with a table of its own again; checkpoints and exports have one.
     - `embeddings`: word, position and segment tables, the embedding LayerNorm, and the generator's output table. Two networks of
       different families share what both have in the same shape, at least the word table. In plain modules: the tables of the same name.
     - `layers`: the embeddings, and the generator's layers are the discriminator's first ones. What follows the layers, a last norm and the
@@ -35,9 +39,17 @@ def tie(generator: nn.Module, discriminator: nn.Module, share: Share = "embeddin
     if is_transformers(generator):
         require_masked_lm(generator)
     check_output_table(generator, discriminator)
-    if share == "nothing":
+    if share != "gdes" and gdes_tables(discriminator):
+        raise UserError(
+            f"share={share!r}, but the discriminator's words follow a generator's (gdes): call merge(discriminator) of "
+            "electrakit.model.gdes first"
+        )
+    if share in ("nothing", "gdes"):
         if shared := shared_parameters(generator, discriminator):
-            raise UserError(f"share='nothing', but generator and discriminator share {shared[0]}; build them apart")
+            raise UserError(f"share={share!r}, but generator and discriminator share {shared[0]}; build them apart")
+        if share == "gdes":
+            for ours, theirs in word_tables(generator, discriminator):
+                put_gdes(ours, discriminator, theirs)
     else:
         if share == "embeddings":
             replacements = embedding_replacements(generator, discriminator)
@@ -156,6 +168,8 @@ EMBEDDING_PARTS = {  # names of the children of `embeddings`: what they are
     "segment": "segment",
 }
 
+WORDS = ("word.weight", "word.delta")  # the second is of a GDESEmbedding
+
 Replacements = list[tuple[nn.Parameter, nn.Parameter]]
 """The generator's parameter, and the discriminator's that replaces it."""
 
@@ -188,6 +202,37 @@ def embedding_replacements(generator: nn.Module, discriminator: nn.Module) -> Re
     return replacements
 
 
+def word_tables(generator: nn.Module, discriminator: nn.Module) -> list[tuple[nn.Embedding, nn.Embedding]]:
+    """The generator's word table and the discriminator's; in plain modules all pairs of the same name that can be one."""
+    ours, theirs = _word_modules(generator), _word_modules(discriminator)
+    names = [name for name in ours if name in theirs]
+    if not names:
+        raise UserError(
+            f"cannot share embeddings: the word tables must have the same name; the generator has {', '.join(ours) or 'none'}, "
+            f"the discriminator {', '.join(theirs) or 'none'}; rename one or use share='nothing'"
+        )
+    for name in names:
+        sizes = [(words.num_embeddings, words.embedding_dim) for words in (ours[name], theirs[name])]
+        if sizes[0] != sizes[1]:
+            raise UserError(
+                f"cannot share embeddings: generator has size {sizes[0]} for {name}, discriminator {sizes[1]}; "
+                "make them equal or use share='nothing'"
+            )
+    return [(ours[name], theirs[name]) for name in names]
+
+
+def _word_modules(model: nn.Module) -> dict[str, nn.Embedding]:
+    """The modules of `Embeddings.words`, by name."""
+    embeddings = Embeddings.of(model)
+    modules = {
+        id(parameter): module
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+        for parameter in module.parameters()
+    }
+    return {name.rpartition(".")[0]: modules[id(embeddings.parameters[name])] for name in embeddings.words}
+
+
 class Embeddings(NamedTuple):
     """The parameters of a model's embeddings."""
 
@@ -198,12 +243,13 @@ class Embeddings(NamedTuple):
 
     @property
     def word_tables(self) -> list[nn.Parameter]:
-        return [self.parameters[name] for name in self.words]
+        """Without what is only a difference to the generator's (gdes)."""
+        return [self.parameters[name] for name in self.words if not name.endswith(".delta")]
 
     @classmethod
     def of(cls, model: nn.Module) -> "Embeddings":
         if parts := _known_parts(model):
-            return cls(parts, [name for name in parts if name == "word.weight"])
+            return cls(parts, [name for name in parts if name in WORDS])
         words = model.get_input_embeddings() if is_transformers(model) else None
         tables = [(name, each) for name, each in _body(model).named_modules() if isinstance(each, nn.Embedding)]
         parameters = {
@@ -212,7 +258,7 @@ class Embeddings(NamedTuple):
             for part, weight in table.named_parameters()
         }
         if is_transformers(model):
-            return cls(parameters, [name for name in parameters if name == "word.weight"])
+            return cls(parameters, [name for name in parameters if name in WORDS])
         # In a plain module, the word table has a row for each token.
         num_rows = {name: len(weight) for name, weight in parameters.items()}
         vocab_size = vocab_size_of(model, _body(model))
@@ -272,6 +318,16 @@ def encoder_replacements(generator: nn.Module, discriminator: nn.Module, only_la
     return [(parameter, theirs[name]) for name, parameter in ours.items()]
 
 
+@torch.no_grad()
+def copy_encoder(generator: nn.Module, discriminator: nn.Module) -> None:
+    """Let the discriminator start from the generator's weights: everything but the heads. The bodies must be equal, as for `encoder`."""
+    generator, discriminator = unwrap(generator), unwrap(discriminator)
+    for old, new in encoder_replacements(generator, discriminator):
+        new.copy_(old)
+    for table in gdes_tables(discriminator).values():
+        table.delta.zero_()
+
+
 def _up_to_last_layer(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
     """Those in the order of the computation; layers are numbered."""
     names = list(parameters)
@@ -313,8 +369,11 @@ def _body_parameters(model: nn.Module, other: nn.Module) -> dict[str, nn.Paramet
             for module in (body, _body(other))
         )
         heads = set(names) - set(others) or (set(names[-1:]) if names == others else set())
-    named = body.named_parameters(remove_duplicate=False)
-    return {name: parameter for name, parameter in named if name.split(".")[0] not in heads}
+    named = dict(body.named_parameters(remove_duplicate=False))
+    # With gdes the word table is the generator's already.
+    for name in [*gdes_tables(body), *gdes_tables(_body(other))]:
+        named = {each: parameter for each, parameter in named.items() if each.rpartition(".")[0] != name}
+    return {name: parameter for name, parameter in named.items() if name.split(".")[0] not in heads}
 
 
 # Helpers

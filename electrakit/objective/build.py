@@ -1,16 +1,19 @@
 """Builds the objective of a run from its settings: the one module that training compiles, wraps, counts and saves."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
-from electrakit.config.pretrain import PretrainConfig, with_special_ids
+from electrakit.config.pretrain import ObjectiveConfig, PretrainConfig, with_special_ids
 from electrakit.model.build import build
 from electrakit.model.networks import Discriminator, Generator
 from electrakit.model.ngrams import NGrams
+from electrakit.model.two_tower import TwoTower
 from electrakit.objective.electra import Electra
+from electrakit.objective.electric import Electric
 from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM
 
 
@@ -45,6 +48,8 @@ def build_objective(
     }
     if objective.kind == "mlm":
         return MaskedLM(discriminator, scheme=objective.scheme, **settings)
+    if objective.kind == "electric":
+        return build_electric(generator, discriminator, objective, settings)
     settings |= {
         "replace_prob": objective.replace_prob,
         "temperature": objective.temperature,
@@ -63,6 +68,19 @@ def build_objective(
             corrector = Generator(discriminator.config)
             corrector.body = discriminator.body
         settings |= {"keep_mask_prob": objective.keep_mask_prob, "correct_weight": objective.correct_weight}
+        settings |= {"adversarial": objective.adversarial, "generator_steps": objective.generator_steps}
         return Electra(source, discriminator, loss_on=objective.loss_on, corrector=corrector, **settings)
     mixture = ReplaceMLM if objective.kind == "replace_mlm" else AllTokensMLM
     return mixture(source, discriminator, **settings)
+
+
+def build_electric(
+    generator: nn.Module | None, discriminator: nn.Module, objective: ObjectiveConfig, settings: dict[str, Any]
+) -> Electric:
+    """Energies begin where every token is equally likely: a bias would take thousands of steps to get there."""
+    assert isinstance(generator, TwoTower)
+    if isinstance(discriminator, Discriminator):
+        nn.init.constant_(discriminator.score.bias, math.log(generator.config.vocab_size))
+    kept = {name: value for name, value in settings.items() if name not in ("num_tokens", "official")}
+    weights: dict[str, Any] = {"gen_weight": objective.gen_weight, "disc_weight": objective.resolved_disc_weight}
+    return Electric(generator, discriminator, **kept, **weights)

@@ -2,27 +2,45 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from electrakit.common.errors import UserError
+from electrakit.common.errors import UserError, prefix_errors
 from electrakit.config.base import check_rates
 from electrakit.config.pretrain import DISC_WEIGHTS, check_loss_weights, check_temperature
-from electrakit.model.huggingface.adapt import as_discriminator, as_generator, sep_token_of, vocab_size_of
+from electrakit.model.huggingface.adapt import as_discriminator, as_generator, sep_token_of, unwrap, vocab_size_of
 from electrakit.model.networks import Discriminator, Generator
 from electrakit.model.ngrams import NGrams
-from electrakit.model.tie import check_output_table, warn_of_untied_copies
+from electrakit.model.tie import (
+    check_output_table,
+    copy_encoder,
+    encoder_replacements,
+    shared_parameters,
+    warn_of_untied_copies,
+)
 from electrakit.objective import corrupt
 from electrakit.objective.masking import Masked, MaskedBatch, MaskedObjective, Masking, checked_ids, special_tokens
 from electrakit.objective.output import Output, detection_metrics, ratio
 from electrakit.objective.predict_masked import Sampling, predict_by_counts, predict_from_states, predict_masked
 from electrakit.objective.randomness import Draws
+from electrakit.objective.reinforce import log_probabilities, with_gradient_of_reward
 
 Scores = tuple[Tensor, dict[str, Tensor]]
 """The discriminator's loss, and its metrics by the names of `Output`."""
+
+
+class Samples(NamedTuple):
+    """What the generator makes of the masked rows."""
+
+    tokens: Tensor
+    """The replacements (B, K)."""
+    mlm_loss: Tensor | None = None
+    gen_acc: Tensor | None = None
+    log_probs: Tensor | None = None
+    """(B, K): of the replacements, for a generator that is trained to deceive."""
 
 
 class WithGenerator(MaskedObjective):
@@ -33,6 +51,12 @@ class WithGenerator(MaskedObjective):
 
     kind: str
     """The value of `objective.kind` in the settings."""
+    adversarial = False
+    """The generator is trained to deceive the discriminator."""
+    generator_steps: int | None = None
+    """With two stages, the steps of the first."""
+    stage: Literal["both", "generator", "discriminator"] = "both"
+    """Which networks are trained; see `begin_step`."""
 
     def __init__(
         self,
@@ -146,7 +170,12 @@ class WithGenerator(MaskedObjective):
         ids = checked_ids(ids)
         batch = self.mask(ids, draws)
         positions, counts, originals, _, attended, is_hidden = batch.masked
-        sampled, mlm_loss, gen_acc = self.sample(batch)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.stage != "discriminator"):
+            sampled, mlm_loss, gen_acc, log_probs = self.sample(batch)
+        if self.stage == "generator" and self.training:
+            assert mlm_loss is not None
+            of_generator = {"mlm_loss": mlm_loss, "gen_acc": gen_acc, "counts": counts, "num_tokens": batch.num_tokens}
+            return Output(self.gen_weight * mlm_loss, **of_generator)
         # Into the original rows, not the masked ones. A sample that equals the original counts as original.
         corrupted = self.masking.write(ids, positions, sampled, counts)
         is_replaced = corrupted != ids
@@ -155,6 +184,11 @@ class WithGenerator(MaskedObjective):
             corrupted = corrupted.masked_fill(is_mask, self.masking.special.mask)
             is_replaced = is_replaced & ~is_mask
         disc_loss, metrics = self.score(ids, batch, corrupted, is_replaced)
+        if log_probs is not None and mlm_loss is not None:
+            rewards = metrics["token_losses"].detach().gather(1, positions)
+            mlm_loss = with_gradient_of_reward(mlm_loss, log_probs, rewards, counts)
+            metrics["reward"] = ratio(rewards * counts, counts)
+        metrics.pop("token_losses", None)
         loss = self.disc_weight * disc_loss
         if "correct_loss" in metrics:
             loss = loss + self.loss_weights[2] * metrics["correct_loss"]
@@ -174,10 +208,13 @@ class WithGenerator(MaskedObjective):
             **metrics,
         )
 
-    def sample(self, batch: MaskedBatch) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The replacements (B, K), and the generator's loss and accuracy."""
+    def sample(self, batch: MaskedBatch) -> Samples:
+        """The replacements, and the generator's loss and accuracy."""
         masked, without = batch.masked, self.masking.special.never_sampled
-        sampling = Sampling(batch.sample, self.temperature, without, self.disallow_correct, self.log_frequencies)
+        keeps_logits = self.adversarial and torch.is_grad_enabled()
+        sampling = Sampling(
+            batch.sample, self.temperature, without, self.disallow_correct, self.log_frequencies, keeps_logits
+        )
         if self.generator is not None:
             predictions = predict_masked(self.generator, masked, sampling, self.ngrams)
         elif self.ngrams is not None:
@@ -185,11 +222,26 @@ class WithGenerator(MaskedObjective):
         else:
             assert self.vocab_size is not None
             not_these = masked.originals if self.disallow_correct else None
-            return corrupt.uniform_tokens(batch.sample, self.vocab_size, without, not_these), None, None
+            return Samples(corrupt.uniform_tokens(batch.sample, self.vocab_size, without, not_these))
         assert predictions.sampled is not None
         # Counts do not learn: theirs is no loss.
         loss = None if self.generator is None else predictions.loss
-        return predictions.sampled, loss, predictions.accuracy
+        logits, log_probs = predictions.logits, None
+        if logits is not None:
+            log_probs = log_probabilities(logits, predictions.sampled, sampling)
+        return Samples(predictions.sampled, loss, predictions.accuracy, log_probs)
+
+    def begin_step(self, step: int) -> None:
+        """Tell two-stage training which step comes next, counted from 0; other training need not know.
+
+        In the first stage the generator alone is trained. At its end the discriminator gets the generator's weights, and from then on
+        it alone is trained.
+        """
+        if self.generator_steps is not None:
+            assert self.generator is not None
+            self.stage = "generator" if step < self.generator_steps else "discriminator"
+            if step == self.generator_steps:
+                copy_encoder(self.generator, self.discriminator)
 
     def set_progress(self, fraction: float) -> None:
         """How much of the run is done, from 0 to 1: the temperature is that far between the first and the final one."""
@@ -216,6 +268,11 @@ class Electra(WithGenerator):
 
     With `corrector`, the discriminator also predicts the originals at the chosen positions (Meng et al. 2021): one of our generators
     around the discriminator's own body, of which only the head is new.
+
+    Two things that the paper tried, and found worse (appendix F). `adversarial=True`: the generator is trained to deceive the
+    discriminator. The value of `mlm_loss` stays the cross-entropy, its gradient is REINFORCE's; clip the gradients of the two networks
+    separately. `generator_steps=n`: for n steps the generator is trained alone, then the discriminator starts from its weights, and the
+    generator stays as it is; call `begin_step` before each step.
     """
 
     kind = "electra"
@@ -248,6 +305,8 @@ class Electra(WithGenerator):
         ngrams: NGrams | None = None,
         corrector: Generator | None = None,
         correct_weight: float = 0.0,
+        adversarial: bool = False,
+        generator_steps: int | None = None,
     ) -> None:
         if loss_on not in ("all", "masked"):
             raise UserError(f"loss_on is {loss_on!r}: choose 'all' or 'masked'")
@@ -276,10 +335,36 @@ class Electra(WithGenerator):
         )
         self.loss_on = loss_on
         self.corrector = corrector
+        self.adversarial, self.generator_steps = adversarial, generator_steps
+        self.check_training()
         self.loss_weights = (gen_weight, disc_weight, correct_weight)
         if corrector is not None and corrector.body is not getattr(self.discriminator, "body", None):
             raise UserError(
                 "the corrector is not around the discriminator's body: assign corrector.body = discriminator.body"
+            )
+
+    def check_training(self) -> None:
+        """Refuse what cannot be trained adversarially, or in two stages."""
+        what = "adversarial" if self.adversarial else "generator_steps"
+        if not self.adversarial and self.generator_steps is None:
+            return
+        if self.adversarial and self.generator_steps is not None:
+            raise UserError("adversarial training needs both networks at every step: leave out generator_steps")
+        if self.generator is None:
+            raise UserError(f"{what} is of a generator that is trained, and there is none: leave it out")
+        if shared := shared_parameters(self.generator, self.discriminator):
+            raise UserError(
+                f"{what}: generator and discriminator share {shared[0]}, so each would move the other's; "
+                "use share='nothing' or 'gdes'"
+            )
+        if self.generator_steps is not None:
+            with prefix_errors("generator_steps: "):  # now, not in the middle of a training
+                encoder_replacements(unwrap(self.generator), unwrap(self.discriminator))
+        if self.adversarial and (
+            self.disallow_correct or self.log_frequencies is not None or self.masking.hidden_share
+        ):
+            raise UserError(
+                "adversarial trains the distribution that is sampled: leave out disallow_correct, log_frequencies and keep_mask_prob"
             )
 
     @property
@@ -306,11 +391,11 @@ class Electra(WithGenerator):
             assert isinstance(self.discriminator, Discriminator)
             tokens, hidden = self.discriminator.encode(corrupted)
             logits = self.discriminator.token_logits(tokens, hidden)
-            loss, accuracy, _ = predict_from_states(self.corrector, tokens, hidden, batch.masked)
+            loss, accuracy, *_ = predict_from_states(self.corrector, tokens, hidden, batch.masked)
             correction = {"correct_loss": loss, "correct_acc": accuracy}
         logits = logits.float().masked_fill(~is_scored, 0)  # (B, T)
         losses = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="none")
-        metrics = detection_metrics(logits, is_replaced, is_scored)
+        metrics = detection_metrics(logits, is_replaced, is_scored) | {"token_losses": losses}
         return ratio(losses * is_scored, is_scored), metrics | correction
 
     def replaced_logits(self, ids: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
+from electrakit.common.word_marks import is_continuation, word_mark
 from electrakit.config.pretrain import check_mask_prob, check_whole_words
 from electrakit.objective import corrupt
 from electrakit.objective.corrupt import SpecialTokens
@@ -163,8 +164,12 @@ def checked_ids(ids: Tensor) -> Tensor:
     return ids.long()
 
 
-def is_continuation_table(vocab: dict[str, int], vocab_size: int | None = None, prefix: str = "##") -> Tensor:
-    """For whole-word masking: which ids continue the word before them, bool (V,); from a WordPiece tokenizer's get_vocab()."""
+def is_continuation_table(vocab: dict[str, int], vocab_size: int | None = None, mark: str | None = None) -> Tensor:
+    """For whole-word masking: which ids continue the word before them, bool (V,); from a tokenizer's get_vocab().
+
+    mark: how the vocabulary marks words, ##, ▁ or Ġ; see `common.word_marks`. By default found in the vocabulary.
+    """
+    mark = word_mark(vocab) if mark is None else mark
     table = torch.zeros(vocab_size or max(vocab.values()) + 1, dtype=torch.bool)
-    table[[number for token, number in vocab.items() if token.startswith(prefix)]] = True
+    table[[number for token, number in vocab.items() if is_continuation(token, mark)]] = True
     return table

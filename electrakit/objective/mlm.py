@@ -1,12 +1,11 @@
 """Masked language modelling as in BERT, and the paper's two mixtures of BERT and ELECTRA (section 3.4)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from electrakit.common.errors import UserError
 from electrakit.model.huggingface.adapt import (
@@ -22,7 +21,7 @@ from electrakit.objective import corrupt
 from electrakit.objective.electra import Scores, WithGenerator
 from electrakit.objective.masking import Masked, MaskedBatch, MaskedObjective, Masking, checked_ids, special_tokens
 from electrakit.objective.output import Output, detection_metrics, ratio
-from electrakit.objective.predict_masked import predict_masked
+from electrakit.objective.predict_masked import MAX_LOGITS, log_probabilities, predict_masked
 from electrakit.objective.randomness import Draws
 
 SCHEMES = {"bert": (0.8, 0.1), "electra": (0.85, 0.0)}
@@ -71,7 +70,7 @@ class MaskedLM(MaskedObjective):
         ids = checked_ids(ids)
         batch = self.mask(ids, draws)
         masked = batch.masked
-        loss, accuracy, _ = predict_masked(self.model, masked)
+        loss, accuracy, *_ = predict_masked(self.model, masked)
         return Output(
             loss=loss,
             mlm_loss=loss,
@@ -98,7 +97,7 @@ class ReplaceMLM(WithGenerator):
 
     def score(self, ids: Tensor, batch: MaskedBatch, corrupted: Tensor, is_replaced: Tensor) -> Scores:
         masked = batch.masked
-        disc_loss, disc_acc, _ = predict_masked(self.discriminator, masked._replace(inputs=corrupted))
+        disc_loss, disc_acc, *_ = predict_masked(self.discriminator, masked._replace(inputs=corrupted))
         is_chosen = corrupt.is_chosen(ids, masked.positions, masked.counts)
         return disc_loss, {"disc_acc": disc_acc, "is_scored": is_chosen}
 
@@ -115,7 +114,7 @@ class AllTokensMLM(WithGenerator):
     """
 
     kind = "all_tokens_mlm"
-    MAX_LOGITS = 2**25  # of a block: 128 MB
+    MAX_LOGITS = MAX_LOGITS
 
     def add_modules(self) -> None:
         model = unwrap(self.discriminator)
@@ -134,7 +133,7 @@ class AllTokensMLM(WithGenerator):
         attended = batch.masked.attended
         hidden = self.discriminator.hidden(corrupted)  # (B, T, H)
         gates = self.gate(hidden).squeeze(-1).float().masked_fill(~attended, 0)  # (B, T)
-        predicted = self.log_probabilities(self.discriminator.word_logits, hidden, ids)  # (B, T)
+        predicted = log_probabilities(self.discriminator.word_logits, hidden, ids, self.vocab_size, self.MAX_LOGITS)
         losses = -mix(gates, ~is_replaced, predicted).masked_fill(~attended, 0)
         return ratio(losses, attended), detection_metrics(-gates, is_replaced, attended)
 
@@ -142,16 +141,6 @@ class AllTokensMLM(WithGenerator):
         """As of `Electra`."""
         assert isinstance(self.discriminator, Generator | GeneratorAdapter)
         return -self.gate(self.discriminator.hidden(ids)).squeeze(-1).float()
-
-    def log_probabilities(self, head: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor) -> Tensor:
-        """The softmax's log probability of each target (B, T), a block of tokens at a time: (B, T)."""
-
-        def of_block(hidden: Tensor, targets: Tensor) -> Tensor:
-            return -F.cross_entropy(head(hidden).float(), targets, reduction="none")
-
-        num_rows = max(1, self.MAX_LOGITS // (self.vocab_size or 2**15))
-        blocks = zip(hidden.flatten(0, 1).split(num_rows), targets.flatten().split(num_rows), strict=True)
-        return torch.cat([checkpoint(of_block, *block, use_reentrant=False) for block in blocks]).view_as(targets)
 
 
 def mix(gates: Tensor, is_same: Tensor, predicted: Tensor) -> Tensor:

@@ -52,6 +52,8 @@ class Output(NamedTuple):
     """Mean cross-entropy of the discriminator's corrections over the chosen positions."""
     correct_acc: Tensor | None = None
     """How often its most likely token is the original."""
+    reward: Tensor | None = None
+    """Of a generator that is trained to deceive: the discriminator's mean loss at the chosen positions."""
 
     @property
     def metrics(self) -> dict[str, Tensor]:
@@ -151,8 +153,11 @@ def _sums(output: Output) -> dict[str, tuple[Tensor, Tensor]]:
     }
     means = output.metrics
     numbers = {name: mask.sum() for name, mask in masks.items() if mask is not None and name in means}
-    if output.num_tokens is not None:  # a position that was chosen twice counts twice
+    if (
+        output.num_tokens is not None
+    ):  # a position that was chosen twice counts twice; Electric's mlm_loss is of all tokens
         numbers |= {name: output.num_tokens[1] for name in ("disc_loss", "disc_acc") if name in numbers}
+        numbers |= {name: output.num_tokens[0] for name in ("mlm_loss",) if name in numbers}
     sums = {name: (means[name].double() * number, number) for name, number in numbers.items()}
     labels, predictions, is_scored = output.disc_labels, output.disc_predictions, output.is_scored
     if labels is not None and predictions is not None and is_scored is not None:

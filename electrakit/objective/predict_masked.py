@@ -1,10 +1,12 @@
 """A masked language model's predictions at the chosen positions: its loss, its accuracy, and samples."""
 
+from collections.abc import Callable
 from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from electrakit.model import kernels
 from electrakit.model.layouts import PackedTokens, Tokens
@@ -13,6 +15,9 @@ from electrakit.model.ngrams import NGrams
 from electrakit.objective import corrupt
 from electrakit.objective.masking import Masked
 from electrakit.objective.output import ratio
+
+MAX_LOGITS = 2**25
+"""That `log_probabilities` holds at once: 128 MB."""
 
 
 class Predictions(NamedTuple):
@@ -23,6 +28,8 @@ class Predictions(NamedTuple):
     """How often the most likely token is the original."""
     sampled: Tensor | None
     """(B, K)"""
+    logits: Tensor | None = None
+    """(B, K, V), if they were asked for."""
 
 
 class Sampling(NamedTuple):
@@ -37,13 +44,15 @@ class Sampling(NamedTuple):
     """Never sample the original token."""
     towards: Tensor | None = None
     """(V,): logits of the distribution that a temperature flattens to; by default the uniform one."""
+    keeps_logits: bool = False
+    """Return the logits, too."""
 
 
 def predict_masked(
     model: nn.Module, masked: Masked, sampling: Sampling | None = None, ngrams: NGrams | None = None
 ) -> Predictions:
     """Predict the originals at the chosen positions. The model learns what is left over by `ngrams`: their logits are added to its own."""
-    can_use_kernel = sampling is None or not sampling.not_correct
+    can_use_kernel = sampling is None or not (sampling.not_correct or sampling.keeps_logits)
     if can_use_kernel and has_kernel(model, masked.inputs):
         tokens, hidden = model.encode(masked.inputs)
         assert isinstance(tokens, PackedTokens)
@@ -82,7 +91,28 @@ def predict(logits: Tensor, masked: Masked, sampling: Sampling | None = None) ->
                 towards=sampling.towards,
             )
             sampled = torch.where(sampled < 0, originals, sampled)  # -1 for NaN, which the loss shows
-    return Predictions(total / counts.sum().clamp(min=1), accuracy, sampled)
+    kept = logits if sampling is not None and sampling.keeps_logits else None
+    return Predictions(total / counts.sum().clamp(min=1), accuracy, sampled, kept)
+
+
+def log_probabilities(
+    head: Callable[[Tensor], Tensor],
+    hidden: Tensor,
+    targets: Tensor,
+    vocab_size: int | None,
+    max_logits: int = MAX_LOGITS,
+) -> Tensor:
+    """The softmax's log-probability of each target (B, T); 0 where it is -100: (B, T).
+
+    A block of tokens at a time, and again in the backward pass, so that no (B, T, V) tensor is kept.
+    """
+
+    def of_block(hidden: Tensor, targets: Tensor) -> Tensor:
+        return -F.cross_entropy(head(hidden).float(), targets, reduction="none")
+
+    num_rows = max(1, max_logits // (vocab_size or 2**15))
+    blocks = zip(hidden.flatten(0, 1).split(num_rows), targets.flatten().split(num_rows), strict=True)
+    return torch.cat([checkpoint(of_block, *block, use_reentrant=False) for block in blocks]).view_as(targets)
 
 
 def has_kernel(model: nn.Module, ids: Tensor) -> TypeGuard[Generator]:

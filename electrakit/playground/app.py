@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -63,7 +63,7 @@ def make_app(pairs: Sequence[Pair], host: str = "127.0.0.1") -> ASGIApp:
 
     endpoints = [Route(f"/{name}", answer, methods=["POST"]) for name in ENDPOINTS]
     routes = [
-        Mount("/api", routes=[*endpoints, Route("/about", answer_about)]),
+        Mount("/api", app=Router([*endpoints, Route("/about", answer_about)], redirect_slashes=False)),
         Mount("/", StaticFiles(directory=STATIC, html=True)),
     ]
     handlers: Any = {RequestError: on_request_error, HTTPException: on_http_error, Exception: on_bug}

@@ -5,7 +5,15 @@ from pathlib import Path
 
 from electrakit.common.errors import UserError
 from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, load_tokenizer
-from electrakit.measure.open import class_of, find_networks, head_of, load_network, max_length_of, name_of
+from electrakit.measure.open import (
+    class_of,
+    find_networks,
+    gives_energies,
+    head_of,
+    load_network,
+    max_length_of,
+    name_of,
+)
 from electrakit.model.counts import HeadKind
 from electrakit.playground.pair import Pair
 
@@ -40,6 +48,10 @@ def find_folders(place: str) -> dict[HeadKind, Path]:
             raise UserError(
                 f"{folder} is a {class_of(folder)}: it predicts neither which tokens were replaced "
                 "(ElectraForPreTraining, ...ForTokenClassification) nor which words are missing (...ForMaskedLM)"
+            )
+        if gives_energies(folder):
+            raise UserError(
+                f"{folder} is an Electric: it gives log-probabilities, not chances that a token was replaced; use electra score"
             )
         found.setdefault(head, folder)
     return found

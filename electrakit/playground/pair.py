@@ -7,45 +7,30 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
+from electrakit.common.word_marks import CONTINUES, token_text, word_mark
 from electrakit.data.tokenizer_files import TokenizerFiles
 from electrakit.objective import corrupt
 from electrakit.objective.corrupt import SpecialTokens
 from electrakit.objective.masking import Masking
 from electrakit.objective.randomness import draw, row_keys
 
-CONTINUES = "##"
-BYTE_LEVEL = "Ġ"  # RoBERTa's and ModernBERT's
-WORD_STARTS = (BYTE_LEVEL, "▁")  # the second is SentencePiece's, as in ALBERT
-
 
 @dataclass(frozen=True)
 class Spelling:
     """How a vocabulary marks word starts: WordPiece marks the tokens that continue a word, others those that begin one."""
 
-    tokenizer: Tokenizer
-    begins: str | None
-    """The mark of a token that begins a word; None in a WordPiece vocabulary."""
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, vocabulary: Sequence[str]) -> "Spelling":
-        for mark in WORD_STARTS:
-            if sum(token.startswith(mark) for token in vocabulary) > len(vocabulary) // 10:
-                return cls(tokenizer, mark)
-        return cls(tokenizer, None)
+    mark: str
 
     def is_continued(self, token: str) -> bool:
-        """Whether a token continues the word before it."""
-        return token.startswith(CONTINUES) if self.begins is None else not token.startswith(self.begins)
+        """Whether a token follows what is before it without a space."""
+        return token.startswith(CONTINUES) if self.mark == CONTINUES else not token.startswith(self.mark)
 
     def word(self, token: str) -> str:
         """The token without its mark."""
-        if self.begins == BYTE_LEVEL and self.tokenizer.decoder is not None:
-            return self.tokenizer.decoder.decode([token]).strip()
-        return token.removeprefix(self.begins or CONTINUES)
+        return token_text(token, self.mark).strip()
 
 
 @dataclass(frozen=True)
@@ -132,7 +117,7 @@ class Pair:
         ids = tokenizer.special_ids
         self.special = SpecialTokens(ids["pad"], ids["mask"], (ids["cls"], ids["sep"]), ids["sep"])
         self.vocabulary = tokenizer.vocabulary
-        self.spelling = Spelling.of(tokenizer.tokenizer, self.vocabulary)
+        self.spelling = Spelling(word_mark(self.vocabulary))
 
     def encode(self, text: str) -> EncodedText:
         """The tokens of a text, as many as fit into the model. `[MASK]` in the text is the mask."""
@@ -143,6 +128,7 @@ class Pair:
         end = 0
         for number, word, (start, stop) in zip(encoding.ids, encoding.word_ids, encoding.offsets, strict=True):
             start, stop = max(start, end), max(stop, end)  # tokens of one character may overlap
+            start = stop - len(text[start:stop].lstrip())  # the space before a word may belong to its token
             word = -1 - len(tokens) if word is None else word  # some tokenizers give special tokens no word
             is_special = number in self.special.never_chosen
             tokens.append(Token(self.vocabulary[number], text[end:start], text[start:stop], word, is_special))

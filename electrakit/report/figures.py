@@ -9,6 +9,7 @@ import numpy as np
 
 from electrakit.common import plots
 from electrakit.common.atomic import atomic_write
+from electrakit.common.ownership import is_our_file, make_way
 from electrakit.doctor.evidence import entropy
 from electrakit.report.curves import CHARTS, Chart, bucket_edges, bucket_means
 from electrakit.report.scores import PublishedPoint, compute_points, published_points
@@ -43,23 +44,29 @@ FIGURES = {
     "speed": ("tokens_per_second",),
 }
 
+GLUE_FIGURE = "glue"
 
-def draw_figures(runs: dict[str, RunFiles], folder: Path) -> None:
-    """Draw every figure that there are metrics for. Files of an earlier report that are out of date are removed."""
+
+def draw_figures(runs: dict[str, RunFiles], folder: Path, overwrite: bool = False) -> None:
+    """Draw every figure that there are metrics for. Files of an earlier report that are out of date are removed.
+
+    overwrite: files of others are renamed.
+    """
     figures: dict[str, Figure | None] = {}
     for name, keys in FIGURES.items():
         charts = [chart for chart in CHARTS if chart.key in keys]
         shown = [chart for chart in charts if any(has_values(run.lines, chart) for run in runs.values())]
         figures[name] = curves_figure(runs, shown) if shown else None
     has_scores = any(point.score is not None for point in compute_points(runs))
-    figures["glue"] = glue_figure(runs) if has_scores else None
+    figures[GLUE_FIGURE] = glue_figure(runs) if has_scores else None
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         path = folder / f"{name}.png"
-        if figure is None:
-            path.unlink(missing_ok=True)
-        else:
-            atomic_write(path, plots.to_png(figure, dpi=300))
+        if figure is not None:
+            content = plots.to_png(figure, dpi=300)
+            atomic_write(make_way(path, plots.is_figure, "a curve", overwrite=overwrite), content)
+        elif is_our_file(path, plots.is_figure):
+            path.unlink()
 
 
 def has_values(lines: Sequence[MetricsLine], chart: Chart) -> bool:

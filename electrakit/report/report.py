@@ -11,6 +11,8 @@ from rich.text import Text
 
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError, explain_write_errors
+from electrakit.common.ownership import make_way, require_apart, require_free_file
+from electrakit.common.plots import is_figure
 from electrakit.common.progress import console
 from electrakit.config.outputs import ReportConfig
 from electrakit.report.page import page
@@ -37,6 +39,7 @@ def report(
     live: bool = False,
     every: float = 30.0,
     png: bool = True,
+    overwrite: bool = False,
 ) -> Path:
     """Make one HTML file that shows how runs went, and PNGs of its curves in a folder of the same name beside it.
 
@@ -45,18 +48,18 @@ def report(
     """
     config = ReportConfig(**locals())
     paths = distinct(config.runs)
-    check_out(config.out, config.png)
+    check_out(config)
     found = read_runs(paths)
     with explain_write_errors(config.out):
         config.out.parent.mkdir(parents=True, exist_ok=True)
         if config.live:
             found = follow(config, paths, found)
         else:
-            atomic_write(config.out, page(found), is_shared=True)
+            write_page(config, page(found))
         if config.png:
             from electrakit.report.figures import draw_figures
 
-            draw_figures(found, png_folder(config.out))
+            draw_figures(found, png_folder(config.out), config.overwrite)
     return config.out
 
 
@@ -72,14 +75,14 @@ def follow(config: ReportConfig, paths: list[Path], runs: Runs) -> Runs:
                     seen = newest, states_of(runs)
                     if all(run.is_complete for run in runs.values()):
                         break
-                    atomic_write(config.out, page(runs, live=config.every), is_shared=True)
+                    write_page(config, page(runs, live=config.every))
                 lines = [f"{name}: {state_of(run).line}" for name, run in runs.items()]
                 show(f"{config.out} · {'; '.join(lines)} · Ctrl-C ends")
                 time.sleep(config.every)
         except KeyboardInterrupt:
             console.print("stopped; the report stays as it is", style="yellow")
         finally:
-            atomic_write(config.out, page(runs), is_shared=True)
+            write_page(config, page(runs))
     return runs
 
 
@@ -150,15 +153,33 @@ def file_state(path: Path) -> tuple[int, int] | None:
 # The file
 
 
-def check_out(out: Path, has_png: bool) -> None:
+def check_out(config: ReportConfig) -> None:
     """Before any work is done."""
+    out = config.out
     if out.is_dir():
         raise UserError(f"--out {out} is a folder; name a file, such as {out / 'report.html'}")
+    for run in config.runs:
+        require_apart(out, [run])
+    require_free_file(out, is_page, "a report", overwrite=config.overwrite)
     folder = png_folder(out)
-    if has_png and folder.exists() and not folder.is_dir():
+    if config.png and folder.exists() and not folder.is_dir():
         raise UserError(
             f"{folder} is a file, and the PNGs go into a folder of that name; name another --out, or add --no-png"
         )
+    if config.png:
+        from electrakit.report.figures import FIGURES, GLUE_FIGURE
+
+        for name in (*FIGURES, GLUE_FIGURE):
+            require_free_file(folder / f"{name}.png", is_figure, "a curve", overwrite=config.overwrite)
+
+
+def write_page(config: ReportConfig, content: bytes) -> None:
+    place = make_way(config.out, is_page, "a report", overwrite=config.overwrite)
+    atomic_write(place, content, is_shared=True)
+
+
+def is_page(head: bytes) -> bool:
+    return b'<meta name="generator" content="ElectraKit">' in head
 
 
 def png_folder(out: Path) -> Path:

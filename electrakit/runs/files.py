@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from electrakit.common.errors import UserError, prefix_errors
 from electrakit.common.json_files import write_json
+from electrakit.common.ownership import WorkFolder
 from electrakit.config.base import read_fields
 from electrakit.config.corpus import SHARDS_MANIFEST
 from electrakit.config.pretrain import PretrainConfig
@@ -191,6 +192,14 @@ class RunFiles:
         )
 
 
+def run_folder(path: Path, uses_wandb: bool = False) -> WorkFolder:
+    """What `electra pretrain` writes. measure.json is recognised by its content, glue/ is a folder of its own."""
+    files = (layout.CONFIG_FILE, layout.ENVIRONMENT_FILE, layout.STATUS_FILE, layout.METRICS_FILE)
+    of_wandb = (layout.WANDB_ID, layout.WANDB) if uses_wandb else ()
+    names = (*files, layout.CHECKPOINTS, layout.TENSORBOARD, *of_wandb)
+    return WorkFolder(path, "run", names, flag="--run", is_older=is_run)
+
+
 def is_run(path: str | Path) -> bool:
     """Whether `electra pretrain` has begun a run here."""
     stored = _read(Path(path) / layout.CONFIG_FILE)
@@ -219,8 +228,16 @@ def read_run(path: str | Path) -> RunFiles:
 def read_progress(checkpoint: Path) -> Progress:
     """Of a complete checkpoint."""
     path = checkpoint / layout.PROGRESS_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"{type(content).__name__}, not an object")
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} is not what a checkpoint has there ({error}); remove {checkpoint}, and the checkpoint before it is used"
+        ) from None
     with prefix_errors(f"{path}: "):
-        return read_fields(Progress, json.loads(path.read_text(encoding="utf-8")), strict=True)
+        return read_fields(Progress, content, strict=True)
 
 
 def write_environment(run: Path, environment: Environment) -> None:

@@ -12,6 +12,7 @@ STATUS_FILE = "status.json"
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 WANDB_ID = "wandb_id"
+WANDB = "wandb"
 GLUE_RESULTS = "glue/results.json"
 MEASURE_FILE = "measure.json"
 CHECKPOINTS = "checkpoints"
@@ -31,9 +32,9 @@ def checkpoint_path(run: Path, step: int) -> Path:
 
 
 def checkpoint_steps(run: Path) -> list[int]:
-    """The steps of all checkpoints, in order."""
-    names = [path.name.removeprefix(STEP) for path in (run / CHECKPOINTS).glob(f"{STEP}*")]
-    return sorted(int(name) for name in names if name.isdecimal())
+    """The steps of all checkpoints, in order. A folder with a name that we do not write, such as a copy step_8, is none."""
+    names = [path.name.removeprefix(STEP) for path in (run / CHECKPOINTS).glob(f"{STEP}*") if path.is_dir()]
+    return sorted(int(name) for name in names if name.isdecimal() and f"{int(name):07d}" == name)
 
 
 def newest_checkpoint(run: Path) -> Path | None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from electrakit.common.atomic import atomic_folder
 from electrakit.common.errors import UserError
+from electrakit.common.ownership import require_replaceable, whole_folder
 from electrakit.common.safe_load import quiet_transformers
 from electrakit.config.outputs import ConvertConfig
 from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
@@ -46,11 +46,16 @@ class Converted:
 
 
 def convert(
-    checkpoint: str | Path, out: str | Path, *, vocab: str | Path | None = None, num_heads: int | None = None
+    checkpoint: str | Path,
+    out: str | Path,
+    *,
+    vocab: str | Path | None = None,
+    num_heads: int | None = None,
+    overwrite: bool = False,
 ) -> Converted:
     """Turn a TensorFlow checkpoint of google-research/electra into a transformers model; ConvertConfig explains the settings."""
     config = ConvertConfig(**locals())
-    require_free(config.out)
+    require_replaceable(config.out, "converted", overwrite=config.overwrite)
     prefix = find_prefix(config.checkpoint)
     variables = TensorFlowCheckpoint(prefix)
     networks = find_networks(variables)
@@ -59,12 +64,12 @@ def convert(
     tokenizer, remarks = read_tokenizer(prefix, config.vocab, settings)
     special = {"pad_token_id": tokenizer.special_ids["pad"], "sep_token_id": tokenizer.special_ids["sep"]}
     used: set[str] = set()
-    with atomic_folder(config.out) as folder:
+    inputs = (config.checkpoint, prefix.with_name(f"{prefix.name}.index"), config.vocab)
+    with whole_folder(config.out, "converted", inputs=inputs, overwrite=config.overwrite) as folder:
         for name, scopes in networks.items():
             inside = folder if name == "discriminator" else folder / name
             used |= write_model(variables, scopes, {**settings[name], **special}, inside)
             tokenizer.save(inside)
-        require_free(config.out)  # another process may have written it meanwhile
     return Converted(
         out=config.out,
         generator=config.out / "generator" if "generator" in networks else None,
@@ -76,11 +81,6 @@ def convert(
 
 
 # --- what the checkpoint has ---------------------------------------------------------------------------------------------
-
-
-def require_free(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} already exists; name another --out, or remove it")
 
 
 def find_prefix(path: Path) -> Path:

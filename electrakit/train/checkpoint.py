@@ -5,6 +5,8 @@ only: loading runs no code.
 """
 
 import json
+import os
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +19,10 @@ from torch import Tensor, nn
 from electrakit.common.atomic import put_folder
 from electrakit.common.errors import UserError, prefix_errors
 from electrakit.common.hashing import hash_file
-from electrakit.common.progress import print_message
+from electrakit.common.move_folder import JOURNAL_SUFFIX, finish_move, move_folder, remove_folder
+from electrakit.common.ownership import files_of, set_aside
+from electrakit.common.progress import print_message, say_once
+from electrakit.model.gdes import with_sums
 from electrakit.model.huggingface.families import is_transformers
 from electrakit.model.huggingface.weights import to_transformers
 from electrakit.model.networks import Discriminator, Generator
@@ -29,6 +34,7 @@ from electrakit.train.optim import RunOptimizer
 
 CHECKPOINT_FORMAT = 1  # of manifest.json
 REPLACED_SUFFIX = ".replaced"  # of a folder that another of the same step replaces
+HIDDEN_NAME = re.compile(rf"\.{layout.STEP}[0-9]{{7,}}({re.escape(REPLACED_SUFFIX)})?")
 
 
 class Checkpoints:
@@ -52,18 +58,24 @@ class Checkpoints:
             folder = hidden(path)
             try:
                 self.clean()
-                folder.mkdir(parents=True)
+                for strange in (folder, hidden(path, REPLACED_SUFFIX)):
+                    if os.path.lexists(strange) and not has_only_ours(strange):
+                        set_aside(strange)
+                folder.mkdir(parents=True, exist_ok=True)
                 save_file(weights, folder / layout.WEIGHTS_FILE)
                 save_file(averages, folder / layout.OPTIMIZER_FILE)
                 (folder / layout.PROGRESS_FILE).write_text(
                     json.dumps(asdict(progress), indent=1) + "\n", encoding="utf-8"
                 )
                 everywhere = {name: weights[first] for name, first in first_names(objective).items()}
+                everywhere = with_sums(everywhere, objective)
                 for name, attribute in parts_of(objective).items():
                     state = without_prefix(everywhere, f"{attribute}.")
                     write_transformers(getattr(objective, attribute), state, folder / name, tokenizer)
                 write_manifest(folder)
                 # What it replaces is damaged, or from before a last validation.
+                if os.path.lexists(path) and not is_checkpoint(path):
+                    set_aside(path)
                 put_folder(folder, path, hidden(path, REPLACED_SUFFIX))
                 self.clean()
             except (OSError, SafetensorError) as error:
@@ -79,28 +91,36 @@ class Checkpoints:
         return path
 
     def clean(self) -> None:
-        """Remove what a killed process left half written or half removed."""
+        """Remove what a killed process left half written or half removed. What else is there, and what cannot be removed, stays."""
         self.put_back()
         for leftover in self.folder.glob(f".{layout.STEP}*"):
-            shutil.rmtree(leftover)
+            if HIDDEN_NAME.fullmatch(leftover.name) and has_only_ours(leftover):
+                remove_folder(leftover)  # what a network file system still holds goes at the next save
 
     def put_back(self) -> None:
         """Restore a folder that was moved aside if a kill came before its replacement was in place."""
+        for journal in self.folder.glob(f".{layout.STEP}*{JOURNAL_SUFFIX}"):
+            name = journal.name.removesuffix(JOURNAL_SUFFIX)
+            finish_move(self.folder / (name if name.endswith(REPLACED_SUFFIX) else name.removeprefix(".")))
         for aside in self.folder.glob(f".{layout.STEP}*{REPLACED_SUFFIX}"):
+            if not HIDDEN_NAME.fullmatch(aside.name):
+                continue
             place = self.folder / aside.name.removeprefix(".").removesuffix(REPLACED_SUFFIX)
             if not place.exists():
-                aside.rename(place)
+                move_folder(aside, place)
 
     def prune(self, progress: Progress) -> None:
-        """Remove all but the newest ones, the milestones and the best. Damaged ones do not count as newest."""
+        """Remove all but the newest ones, the milestones and the best. Damaged ones do not count as newest.
+
+        What is not as we write it, such as a checkpoint with a file of the user's inside, stays; nothing here stops a run.
+        """
         # Checkpoints after the current step are damaged: the run was resumed from before them.
         steps = [step for step in self.steps() if step <= progress.step]
         good = [step for step in steps if step not in self.damaged]
         kept = {*good[-self.keep_last :], *self.milestones, *progress.milestones, progress.best_step}
         for step in steps:
-            if step not in kept:
-                # Hidden first: a folder that is half removed must not look like a checkpoint.
-                shutil.rmtree(self.path(step).rename(hidden(self.path(step))))
+            if step not in kept and is_checkpoint(self.path(step)):
+                remove_checkpoint(self.path(step))
 
     def steps(self) -> list[int]:
         """Of all checkpoints, in order."""
@@ -126,9 +146,43 @@ class Checkpoints:
         return None
 
 
+def remove_checkpoint(path: Path) -> None:
+    """Hidden first, or without its manifest: a folder that is half removed must not look like a checkpoint. Failing does no harm."""
+    try:
+        try:
+            path = path.rename(hidden(path))
+        except OSError:  # a folder of a container's image
+            (path / layout.MANIFEST_FILE).unlink()
+        if remove_folder(path):
+            return
+        why = "something in it is still open"
+    except OSError as error:
+        why = str(error.strerror)
+    say_once(f"old checkpoints in {path.parent} cannot be removed ({why}); training goes on, and each save tries again")
+
+
 def hidden(path: Path, suffix: str = "") -> Path:
     """The name of a checkpoint's folder while it is written, removed or replaced."""
     return path.with_name(f".{path.name}{suffix}")
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is one that we wrote, and has nothing else inside."""
+    try:
+        manifest = json.loads((folder / layout.MANIFEST_FILE).read_text(encoding="utf-8"))
+        known = {*manifest["files"], layout.MANIFEST_FILE} if manifest["format"] else set()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return not folder.is_symlink() and set(files_of(folder)) <= known
+
+
+def has_only_ours(folder: Path) -> bool:
+    """Whether a folder that may be half written has only names of a checkpoint."""
+    names = {layout.WEIGHTS_FILE, layout.OPTIMIZER_FILE, layout.PROGRESS_FILE, layout.MANIFEST_FILE, *layout.NETWORKS}
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    # .nfs: what NFS keeps of a file that was removed while it was open.
+    return all(path.name in names or path.name.startswith(".nfs") for path in folder.iterdir())
 
 
 def parts_of(objective: nn.Module) -> dict[str, str]:
@@ -154,9 +208,19 @@ def gathered(tensors: dict[str, Tensor], group: ProcessGroup) -> dict[str, Tenso
 def load_checkpoint(path: Path, objective: nn.Module, optimizer: RunOptimizer) -> Progress:
     """Read a checkpoint into an objective and an optimizer of the same kind."""
     with prefix_errors(f"{path}: "):
-        load_state_once(objective, load_file(path / layout.WEIGHTS_FILE), copy_into)
-    optimizer.load_state(load_file(path / layout.OPTIMIZER_FILE))
+        load_state_once(objective, read_tensors(path / layout.WEIGHTS_FILE), copy_into)
+    optimizer.load_state(read_tensors(path / layout.OPTIMIZER_FILE))
     return read_progress(path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint's file, by name."""
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UserError(
+            f"{path} is no safetensors file ({error}); remove {path.parent}, and the checkpoint before it is used"
+        ) from None
 
 
 # Files
@@ -167,7 +231,7 @@ def write_manifest(folder: Path) -> None:
     files = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "xxh3_128": hash_file(path)}
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and not path.name.startswith(".nfs")  # removed already, but still open somewhere
     }
     (folder / layout.MANIFEST_FILE).write_text(
         json.dumps({"format": CHECKPOINT_FORMAT, "files": files}, indent=1) + "\n", encoding="utf-8"
@@ -213,9 +277,13 @@ def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Pat
     logging.disable_progress_bar()
     inner = getattr(network, "model", None)
     if isinstance(network, Generator | Discriminator):
+        if network.config.enhanced_mask_decoder:
+            return
         with torch.device("meta"):
             copy = type(network)(network.config)
         copy.load_state_dict({name: state[name] for name in copy.state_dict()}, assign=True)
+        if isinstance(copy, Discriminator) and isinstance(network, Discriminator):
+            copy.gives_energies = network.gives_energies
         to_transformers(copy).save_pretrained(folder)
     elif isinstance(inner, nn.Module) and is_transformers(inner):
         inner.save_pretrained(folder, state_dict=without_prefix(state, "model."))

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
-from electrakit.model.classic import ClassicLayer
-from electrakit.model.modern import ModernLayer
+from electrakit.model.networks import LAYERS
 from electrakit.objective.output import finds_replaced
 
 # After this long without an answer, a rank that computes gives up.
@@ -43,13 +42,13 @@ class ProcessGroup:
             dist.all_reduce(tensor, group=self.gloo if tensor.device.type == "cpu" else None)
         return tensor
 
-    def agree(self, stop_requested: bool, clock: float = 0.0) -> tuple[bool, float]:
-        """Whether any rank was asked to stop, and the clock of rank 0, in one exchange."""
+    def agree(self, stop_requested: bool, clock: float = 0.0, is_save_due: bool = False) -> tuple[bool, float, bool]:
+        """Whether any rank was asked to stop; the clock of rank 0, and whether by it a checkpoint is due. In one exchange."""
         if self.world_size == 1:
-            return stop_requested, clock
-        values = torch.tensor([stop_requested, clock if self.is_main else 0.0], dtype=torch.float64)
-        num_requests, clock = self.sum(values).tolist()
-        return num_requests > 0, clock
+            return stop_requested, clock, is_save_due
+        of_main = [clock, is_save_due] if self.is_main else [0.0, 0.0]
+        num_requests, clock, num_due = self.sum(torch.tensor([stop_requested, *of_main], dtype=torch.float64)).tolist()
+        return num_requests > 0, clock, num_due > 0
 
     def run_on_main(self, work: Callable[[], None]) -> None:
         """Rank 0 works while the others wait. A UserError is raised on all ranks, so that none waits forever."""
@@ -120,12 +119,14 @@ def shard(objective: nn.Module, group: ProcessGroup) -> nn.Module:
         raise UserError(
             "fsdp divides the weights between processes, and there is one; start with torchrun, or leave --fsdp out"
         )
+    if getattr(objective, "generator_steps", None) is not None:
+        raise UserError("generator_steps copies whole networks, fsdp divides them: leave one out")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(group.device.type, (group.world_size,))
     for module in list(objective.modules()):
-        if isinstance(module, ClassicLayer | ModernLayer):
+        if isinstance(module, LAYERS):
             fully_shard(module, mesh=mesh)
     fully_shard(objective, mesh=mesh)
     if finds_replaced(objective):

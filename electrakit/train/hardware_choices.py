@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from electrakit.common.code_cache import cache_folder, safe_folder
 from electrakit.common.hardware import num_cores
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.model import kernels
-from electrakit.model.kernels import cache_folder
 from electrakit.model.networks import Network, use_kernels
 from electrakit.runs.files import Environment
 from electrakit.train.distributed import ProcessGroup
@@ -90,7 +90,9 @@ def make_fast(objective: nn.Module, config: PretrainConfig, group: ProcessGroup)
         why = f"{kernels.problem()} (they need g++, or the compiler that CXX names)"
         notices.append(f"No fast kernels, continuing with plain torch: {why}")
     if config.compile:
-        folder = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+        if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(safe_folder(cache_folder() / "compiled"))
+        folder = os.environ["TORCHINDUCTOR_CACHE_DIR"]
         from torch._functorch import config as compiler
 
         # A failure of the compiler is then one of the forward pass, which can be repeated.

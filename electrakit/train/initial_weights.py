@@ -4,9 +4,10 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
@@ -22,9 +23,10 @@ from electrakit.data.manifest import read_manifest
 from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, load_tokenizer
 from electrakit.model.build import CLASSES, THEIR_NAMES, build_network
 from electrakit.model.counts import HeadKind, estimate_memory, head_kinds
+from electrakit.model.gdes import give_to_generator
 from electrakit.model.huggingface.adapt import unwrap
 from electrakit.model.huggingface.families import is_transformers, output_table
-from electrakit.model.huggingface.weights import CLASSIC, MODERN, from_transformers
+from electrakit.model.huggingface.weights import DECODER_FILE, FAMILIES, from_transformers
 from electrakit.model.modern import ModernBody
 from electrakit.model.neighbours import attend_to_neighbours
 from electrakit.model.networks import Discriminator, Generator
@@ -46,8 +48,10 @@ LOGIT_SPREAD = 1.8
 SHARE_OF_MEMORY = 0.6  # for activations: the estimate leaves out what libraries allocate
 # model_type -> the transformers classes with a head for words, and for "replaced"
 THEIR_CLASSES = {
-    "electra": (CLASSIC.generator_class, CLASSIC.discriminator_class),
-    "modernbert": (MODERN.generator_class, MODERN.discriminator_class),
+    **{
+        name: (FAMILIES[body].generator_class, FAMILIES[body].discriminator_class)
+        for name, body in {"electra": "classic", "modernbert": "modern", "deberta-v2": "deberta"}.items()
+    },
     **{name: classes[1:] for name, classes in CLASSES.items()},
 }
 
@@ -92,6 +96,8 @@ def new_objective(config: PretrainConfig, special_ids: dict[str, int], existing:
     for name in ("generator", "discriminator"):  # shared weights are then those of the discriminator
         if name in existing:
             getattr(objective, name).load_state_dict(existing[name].state_dict())
+    if "generator" not in existing and "discriminator" in existing:
+        give_to_generator(objective)  # with share=gdes, as the other ways of sharing do
     return objective
 
 
@@ -133,7 +139,7 @@ def start_from_counts(objective: nn.Module, config: PretrainConfig) -> None:
             if isinstance(network, Generator):
                 spread = INITIALIZER_RANGE * math.sqrt(network.config.embedding_size)  # of the logits of a normed state
                 network.head.get_submodule("norm").get_parameter("weight").fill_(LOGIT_SPREAD / spread)
-        if isinstance(network, Discriminator):
+        if isinstance(network, Discriminator) and not network.gives_energies:
             network.score.bias.fill_(math.log(config.objective.mask_prob / (1 - config.objective.mask_prob)))
 
 
@@ -173,6 +179,8 @@ def load_existing(config: PretrainConfig) -> tuple[PretrainConfig, dict[str, nn.
         model = load_model(place, head_kinds(config)[name])
         fit_table(model, len(tokenizer.vocabulary), is_known, place, config)
         sizes[name], found[name] = as_network(model, head_kinds(config)[name], tokenizer.special_ids["sep"])
+        if name == "generator" and config.networks[name].enhanced_mask_decoder:
+            sizes[name], found[name] = with_mask_decoder(found[name], place)
     if "discriminator" in found and config.generator is not None and "generator" not in found:
         one = sizes["discriminator"]
         sizes["generator"] = {name: getattr(one, name) for name in ("vocab_size", "embedding_size", "max_length")}
@@ -228,14 +236,19 @@ def fit_table(model: "PreTrainedModel", num_tokens: int, is_known: bool, place: 
             f"{what}, as that of the model: some have no embedding; add rows with transformers' "
             "resize_token_embeddings, or start from another model"
         )
-    model.resize_token_embeddings(num_tokens)
+    head, body = getattr(model, "lm_predictions", None), cast("PreTrainedModel", model.base_model)
+    if head is None:
+        model.resize_token_embeddings(num_tokens)
+    else:  # DeBERTa's newer head, of which transformers would cut the wrong layer
+        body.resize_token_embeddings(num_tokens)
+        head.lm_head.bias = nn.Parameter(head.lm_head.bias[:num_tokens].detach())
     print_message(f"{what}: the rows after them are cut off, also in what is saved", "yellow")
 
 
 def as_network(model: "PreTrainedModel", head: HeadKind, sep_token_id: int) -> tuple[NetworkConfig, nn.Module]:
     """Our network with the weights of a transformers model, or that model in its adapter."""
     theirs: Any = model.config
-    if theirs.model_type in {"electra", "modernbert"}:
+    if theirs.model_type in {"electra", "modernbert", "deberta-v2"}:
         network = from_transformers(model, sep_token_id)
         return replace(network.config, sep_token_id=sep_token_id), network
     sizes: dict[str, Any] = {ours: getattr(theirs, name) for ours, name in THEIR_NAMES.items()}
@@ -245,6 +258,20 @@ def as_network(model: "PreTrainedModel", head: HeadKind, sep_token_id: int) -> t
         adapter = build_network(config, head)
     adapter.model.load_state_dict(model.state_dict())  # type: ignore[union-attr]
     return config, adapter
+
+
+def with_mask_decoder(network: nn.Module, place: str) -> tuple[NetworkConfig, Generator]:
+    """A generator with DeBERTaV3's enhanced mask decoder. Its positions are in a file beside the weights, or new."""
+    if not isinstance(network, Generator) or network.config.body != "deberta":
+        raise UserError(f"generator.enhanced_mask_decoder goes with body='deberta', {place} has another: leave it out")
+    config = replace(network.config, enhanced_mask_decoder=True)
+    made = Generator(config)
+    made.load_state_dict(network.state_dict(), strict=False)
+    path = Path(place) / DECODER_FILE
+    if path.is_file():
+        with explain_load_errors(str(path)):
+            made.body.get_submodule("position").load_state_dict(load_file(path))
+    return config, made
 
 
 def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -> bool:
@@ -267,7 +294,7 @@ def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -
 
 def warn_if_embeddings_differ(config: PretrainConfig, found: dict[str, nn.Module]) -> None:
     """Warn if two models that are to share embeddings have different ones."""
-    if len(found) < 2 or config.share == "nothing":
+    if len(found) < 2 or config.share in ("nothing", "gdes"):
         return
     tables = [
         next(each.weight for each in network.modules() if isinstance(each, nn.Embedding)) for network in found.values()

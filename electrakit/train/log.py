@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ from rich.text import Text
 
 from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError
-from electrakit.common.progress import SECONDS_BETWEEN_LINES, console, print_message
+from electrakit.common.ownership import free_name
+from electrakit.common.progress import SECONDS_BETWEEN_LINES, console, print_message, say_once
+from electrakit.common.sync import sync_open
 from electrakit.common.words import format_clock
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
@@ -41,6 +42,7 @@ class Log:
     def __init__(self, run: Path, config: PretrainConfig, is_silent: bool = False) -> None:
         self.run, self.is_silent = run, is_silent
         self.file: Any = None
+        self.waiting = b""  # lines that are not in the file yet
         self.tensorboard: Any = None
         self.wandb = start_wandb(config.wandb, run, config) if config.wandb and not is_silent else None
         self.line = TerminalLine(config.steps if config.budget is None else None)
@@ -51,33 +53,61 @@ class Log:
             return
         self.close_files()
         path = self.run / layout.METRICS_FILE
+        if step is None and any(line["step"] > 0 for line in read_metrics(self.run)):
+            # Its checkpoints are gone, or it was killed before the first one.
+            earlier = path.rename(free_name(path))
+            self.message(
+                f"There is no checkpoint: training begins anew, and the log so far is kept as {earlier}.", "yellow"
+            )
         end = -1 if step is None else step
         ends = {"train": end, "valid": (step or -1) if last_validated is None else last_validated}
         kept = [line for line in read_metrics(self.run) if line["step"] <= ends.get(line["split"], end)]
         atomic_write(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self.line.last_auc = auc_of(next((line for line in reversed(kept) if line["split"] == "valid"), {}))
-        self.file = path.open("a", encoding="utf-8")
-        with contextlib.suppress(ImportError):  # optional: metrics.jsonl has the same
+        self.file, self.waiting = path.open("a+b", buffering=0), b""
+        self.open_tensorboard(first_step=0 if step is None else step + 1)
+
+    def open_tensorboard(self, first_step: int) -> None:
+        """Optional: metrics.jsonl has the same. If it fails, training continues."""
+        try:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.tensorboard = SummaryWriter(
-                str(self.run / layout.TENSORBOARD), purge_step=0 if step is None else step + 1
-            )
+            self.tensorboard = SummaryWriter(str(self.run / layout.TENSORBOARD), purge_step=first_step)
+        except ImportError:
+            return
+        except Exception as error:  # such as a path that is not UTF-8
+            self.message(f"no TensorBoard: {type(error).__name__}: {error}", "yellow")
 
     def write(self, split: str, step: int, metrics: dict[str, float]) -> None:
         """A line of metrics after `step` updates."""
         if self.is_silent:
             return
         numbers = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self.file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
-        self.file.flush()
+        self.waiting += (json.dumps({"step": step, "split": split, **numbers}) + "\n").encode()
+        try:
+            self.write_waiting()
+        except OSError as error:  # such as a full disk
+            say_once(
+                f"cannot write {self.run / layout.METRICS_FILE} ({error.strerror}); its lines wait for the next checkpoint"
+            )
         self.also_write(split, step, metrics)
         self.line.show(split, step, metrics)
+
+    def write_waiting(self) -> None:
+        """Straight to the file: what a full disk did not take stays, and is tried again."""
+        while self.waiting:
+            self.waiting = self.waiting[self.file.write(self.waiting) :]
+
+    def content(self) -> bytes:
+        """All lines of metrics.jsonl, also when the file was removed."""
+        self.file.seek(0)  # where it is written does not change: at the end
+        return self.file.read() + self.waiting
 
     def also_write(self, split: str, step: int, metrics: dict[str, float]) -> None:
         """TensorBoard and wandb. If they fail, training continues: metrics.jsonl has everything."""
         try:
-            if self.tensorboard is not None:
+            # If its folder was removed, its thread would print an error.
+            if self.tensorboard is not None and (self.run / layout.TENSORBOARD).is_dir():
                 for name, value in metrics.items():
                     self.tensorboard.add_scalar(f"{split}/{name}", value, step)
             if self.wandb is not None:
@@ -88,8 +118,16 @@ class Log:
 
     def sync(self) -> None:
         """Bring all lines to the disk, before a checkpoint."""
-        if not self.is_silent:
-            os.fsync(self.file.fileno())
+        if self.is_silent:
+            return
+        try:
+            self.write_waiting()
+            sync_open(self.file.fileno(), self.run / layout.METRICS_FILE)
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self.run / layout.METRICS_FILE} ({error.strerror}); earlier checkpoints are untouched: make room, "
+                "then start the same command again"
+            ) from None
 
     def advance(self, step: int, seconds_left: float | None) -> None:
         """Update the progress bar."""
@@ -101,11 +139,10 @@ class Log:
             print_message(text, style)
 
     def close_files(self) -> None:
-        if self.file is not None:
-            self.file.close()
-        if self.tensorboard is not None:
-            with contextlib.suppress(OSError):
-                self.tensorboard.close()
+        for file in (self.file, self.tensorboard):
+            if file is not None:
+                with contextlib.suppress(OSError):  # a checkpoint has brought its lines to the disk
+                    file.close()
 
     def close(self) -> None:
         self.line.close()

@@ -11,12 +11,40 @@ from torch import Tensor, nn
 from electrakit.common.errors import UserError
 from electrakit.common.official_adam import allocate_state
 from electrakit.config.pretrain import OptimConfig
-from electrakit.model.classic import ClassicLayer
+from electrakit.model.gdes import gdes_tables
 from electrakit.model.modern import ModernLayer
+from electrakit.model.networks import LAYERS
+from electrakit.model.tie import shared_parameters
 from electrakit.train.distributed import copy_into
+from electrakit.train.shards import local, map_matrices, norms
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: five steps bring singular values near 1
 MUON_MOMENTUM = 0.95
+
+
+def clipped_together(objective: nn.Module, config: OptimConfig) -> list[list[nn.Parameter]]:
+    """The parameters whose gradients have one norm: all, or with `decoupled` those of the generator, and the others.
+
+    Each parameter's update depends on its own gradient only, and one backward pass gives each network the gradient of its own loss. So
+    this is what two optimizers do, one after the other, with the samples and word vectors of before the generator's update.
+    """
+    everything = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    if not config.decoupled:
+        if getattr(objective, "adversarial", False):
+            raise UserError(
+                "an adversarial generator's gradient would vanish beside the discriminator's: set optim.decoupled"
+            )
+        return [everything]
+    generator, discriminator = (getattr(objective, name, None) for name in ("generator", "discriminator"))
+    if not isinstance(generator, nn.Module) or not isinstance(discriminator, nn.Module):
+        raise UserError(f"optim.decoupled is of two networks, and {type(objective).__name__} has one: leave it out")
+    if shared := shared_parameters(generator, discriminator):
+        raise UserError(
+            f"optim.decoupled: generator and discriminator share {shared[0]}; tie them with share='gdes' or 'nothing'"
+        )
+    of_generator = {id(parameter) for parameter in generator.parameters()}
+    halves = ([one for one in everything if (id(one) in of_generator) == is_first] for is_first in (True, False))
+    return [half for half in halves if half]
 
 
 class RunOptimizer:
@@ -82,20 +110,21 @@ def make_parts(module: nn.Module, config: OptimConfig) -> list[torch.optim.Optim
 
 def parameter_groups(module: nn.Module, weight_decay: float, has_muon: bool = False) -> list[dict[str, Any]]:
     """Each trained parameter once: matrices and tables decay, biases and norms do not. Muon groups matrices by `num_stacked`."""
-    tables = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding)}
+    tables = {id(one) for each in module.modules() if isinstance(each, nn.Embedding) for one in each.parameters()}
+    differences = {id(table.delta) for table in gdes_tables(module).values()}
     stacked = stacked_weights(module)
-    found: dict[tuple[bool, float, int], list[nn.Parameter]] = {}
+    found: dict[tuple[bool, float, int, bool], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             continue
         is_for_muon = has_muon and is_matrix_of_layer(name, parameter) and id(parameter) not in tables
         decay = weight_decay if parameter.ndim > 1 else 0.0
         num_stacked = stacked.get(parameter, 1) if is_for_muon else 1
-        found.setdefault((is_for_muon, decay, num_stacked), []).append(parameter)
-    return [
-        {"params": parameters, "weight_decay": decay, "num_stacked": num_stacked, "is_for_muon": is_for_muon}
-        for (is_for_muon, decay, num_stacked), parameters in found.items()
-    ]
+        # A difference that begins at 0 would hardly move: LAMB's step is as long as the weight.
+        has_trust = parameter.ndim > 1 and id(parameter) not in differences
+        found.setdefault((is_for_muon, decay, num_stacked, has_trust), []).append(parameter)
+    names = ("is_for_muon", "weight_decay", "num_stacked", "has_trust")
+    return [{"params": parameters, **dict(zip(names, key, strict=True))} for key, parameters in found.items()]
 
 
 def is_matrix_of_layer(name: str, parameter: nn.Parameter) -> bool:
@@ -107,7 +136,7 @@ def stacked_weights(module: nn.Module) -> dict[Tensor, int]:
     """Query, key and value are one weight, and so are the two halves of a gated feed-forward: Muon orthogonalises each alone."""
     found: dict[Tensor, int] = {}
     for layer in module.modules():
-        if isinstance(layer, ClassicLayer | ModernLayer):
+        if isinstance(layer, LAYERS):
             found[layer.qkv.weight] = 3
         if isinstance(layer, ModernLayer):
             found[layer.ffn_in.weight] = 2
@@ -122,7 +151,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterable[nn.Parameter]:
 def unless_skipped(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> Iterator[None]:
     """Undo the changes of these parameters and their state if `found_inf` is 1, without reading it from the device."""
     found_inf: Tensor | None = getattr(optimizer, "found_inf", None)
-    tensors = [tensor for one in parameters for tensor in (one, *optimizer.state[one].values())]
+    tensors = [local(tensor) for one in parameters for tensor in (one, *optimizer.state[one].values())]
     before = [] if found_inf is None else [tensor.clone() for tensor in tensors]
     yield
     if found_inf is not None:
@@ -144,22 +173,22 @@ class Lamb(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     with unless_skipped(self, [parameter]):
                         update = self.adam_update(parameter, group["weight_decay"])
-                        parameter.sub_(update * (group["lr"] * trust(parameter, update)))
+                        length = trust(parameter, update) if group["has_trust"] else 1.0
+                        local(parameter).sub_(update * (group["lr"] * length))
 
     def adam_update(self, parameter: nn.Parameter, weight_decay: float) -> Tensor:
-        state, (beta1, beta2) = self.state[parameter], self.betas
+        """Of the rows of this rank, if FSDP has divided them."""
+        state, (beta1, beta2), gradient = self.state[parameter], self.betas, local(cast(Tensor, parameter.grad))
         state["step"] += 1
-        average = state["exp_avg"].lerp_(parameter.grad, 1 - beta1)
-        square = state["exp_avg_sq"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+        average = local(state["exp_avg"]).lerp_(gradient, 1 - beta1)
+        square = local(state["exp_avg_sq"]).mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         corrected = (square / (1 - beta2 ** state["step"])).sqrt_().add_(self.eps)
-        return (average / (1 - beta1 ** state["step"])).div_(corrected).add_(parameter, alpha=weight_decay)
+        return (average / (1 - beta1 ** state["step"])).div_(corrected).add_(local(parameter), alpha=weight_decay)
 
 
-def trust(parameter: Tensor, update: Tensor) -> Tensor | float:
-    """How much longer the weight is than its update; 1 where either is 0, and for biases and norms."""
-    if parameter.ndim < 2:
-        return 1.0
-    length, step_length = parameter.norm(), update.norm()
+def trust(parameter: Tensor, update: Tensor) -> Tensor:
+    """How much longer the weight is than its update; 1 where either is 0."""
+    length, step_length = norms(parameter, local(parameter), update)
     return torch.where((length > 0) & (step_length > 0), length / step_length, 1.0)
 
 
@@ -167,7 +196,7 @@ class Muon(torch.optim.Optimizer):
     """Jordan et al. 2024: a matrix moves by its averaged gradient with all singular values made about 1.
 
     The step is scaled so that its numbers are as large as AdamW's usually are (Liu et al. 2025), so both take the same lr.
-    Matrices of the same shape are orthogonalised together.
+    Matrices of the same shape are orthogonalised together; under FSDP, each on one rank.
     """
 
     def __init__(self, groups: list[dict[str, Any]], config: OptimConfig) -> None:
@@ -188,18 +217,22 @@ class Muon(torch.optim.Optimizer):
 
     def update(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
         """One step of matrices of the same shape."""
-        looked_ahead = torch.stack([self.look_ahead(parameter) for parameter in parameters])
-        num_rows, num_columns = looked_ahead.size(-2) // group["num_stacked"], looked_ahead.size(-1)
-        orthogonal = orthogonalise(looked_ahead.view(-1, num_rows, num_columns))
+        looked_ahead = [self.look_ahead(parameter) for parameter in parameters]
+        num_rows, num_columns = parameters[0].size(0) // group["num_stacked"], parameters[0].size(1)
+
+        def orthogonal(matrices: Tensor) -> Tensor:
+            return orthogonalise(matrices.view(-1, num_rows, num_columns)).view(matrices.shape)
+
         scale = 0.2 * max(num_rows, num_columns) ** 0.5
-        for parameter, update in zip(parameters, orthogonal.view(looked_ahead.shape), strict=True):
-            parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.sub_(update, alpha=group["lr"] * scale)
+        for parameter, update in zip(parameters, map_matrices(parameters, looked_ahead, orthogonal), strict=True):
+            weight = local(parameter)
+            weight.mul_(1 - group["lr"] * group["weight_decay"])
+            weight.sub_(update, alpha=group["lr"] * scale)
 
     def look_ahead(self, parameter: nn.Parameter) -> Tensor:
-        """Nesterov's momentum."""
-        gradient = cast(Tensor, parameter.grad)
-        momentum = self.state[parameter]["momentum"].lerp_(gradient, 1 - MUON_MOMENTUM)
+        """Nesterov's momentum, of the rows of this rank."""
+        gradient = local(cast(Tensor, parameter.grad))
+        momentum = local(self.state[parameter]["momentum"]).lerp_(gradient, 1 - MUON_MOMENTUM)
         return gradient.lerp(momentum, MUON_MOMENTUM)
 
 

@@ -1,6 +1,7 @@
 """Builds everything that a run trains with, and puts it where the run was at its newest checkpoint."""
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -12,22 +13,25 @@ import torch
 from torch import nn
 
 from electrakit.common.errors import UserError
+from electrakit.common.lock import LOCK_FILE
 from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.data.batches import Batches
 from electrakit.model.counts import useful_flops
 from electrakit.model.tie import state_once
-from electrakit.runs.files import Progress, Status, write_environment, write_status
+from electrakit.runs import layout
+from electrakit.runs.files import Progress, Status, run_folder, write_environment, write_status
 from electrakit.runs.settings import DataDescription, StoredConfig, check_fits, read_config, write_config
 from electrakit.train import hardware_choices, initial_weights
 from electrakit.train.checkpoint import Checkpoints, load_checkpoint
 from electrakit.train.distributed import ProcessGroup, distribute
 from electrakit.train.log import Log
 from electrakit.train.metrics import MetricSums
-from electrakit.train.optim import RunOptimizer
+from electrakit.train.optim import RunOptimizer, clipped_together
 from electrakit.train.prefetch import Prefetch
 from electrakit.train.validation import FixedCorruptions, Validation
 
+MAX_SAVING_SHARE = 0.02  # of the time, where the clock decides when to save
 DISK_SPEED = 100e6  # bytes per second: an estimate until the first checkpoint is written
 
 
@@ -47,7 +51,7 @@ class TrainState:
         self.path, self.group, self.on_checkpoint = config.run, group, on_checkpoint
         shards, is_custom = config.data, objective is not None
         self.tokenizer = shards / SHARDS_TOKENIZER
-        data = initial_weights.describe_data(shards)
+        self.data = data = initial_weights.describe_data(shards)
         self.checkpoints = Checkpoints(self.path, config.keep_last, config.milestones)
         newest = self.newest_checkpoint()
         before = None if newest is None else read_config(self.path)
@@ -70,26 +74,34 @@ class TrainState:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
         notices = hardware_choices.make_fast(objective, config, group)
-        self.module = distribute(objective, group, fsdp=config.fsdp, has_unused=is_custom)
+        has_unused = is_custom or config.objective.generator_steps is not None
+        self.module = distribute(objective, group, fsdp=config.fsdp, has_unused=has_unused)
         self.optimizer = RunOptimizer(objective, config.optim)
+        # Lists of parameters: in the joint step one list.
+        self.clipped_together = clipped_together(objective, config.optim)
         self.precision = torch.autocast(group.device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
         place: dict[str, Any] = {"rank": group.rank, "world_size": group.world_size, "micro_batch": config.micro_batch}
         batches = Batches(shards, config.batch_size, seed=config.seed, verify=group.is_main, **place)
         self.prefetch = Prefetch(batches, config.seed, group)
         self.validation, self.corruptions = Validation(config, group), FixedCorruptions(config, group)
-        has_peak = config.precision == "bf16" and not is_custom
+        has_stages = config.objective.generator_steps is not None  # their steps compute different things
+        has_peak = config.precision == "bf16" and not is_custom and not has_stages
         self.peak_flops = hardware_choices.find_peak_flops(group) if has_peak else None
         self.flops_per_token = useful_flops(config) / config.length
         # Of a time budget, from 0 to 1; None without one.
         self.budget_used: float | None = None
         # How long the last of each took: a time budget keeps that much free for the end of the run.
-        self.seconds_of = {"validate": 0.0, "save": max(1.0, checkpoint_bytes(objective, self.optimizer) / DISK_SPEED)}
+        save_seconds = max(1.0, checkpoint_bytes(objective, self.optimizer) / DISK_SPEED)
+        self.seconds_of = {"validate": 0.0, "save": save_seconds, "on_checkpoint": 0.0}
 
         if group.is_main:
+            own_files(self.path, config)
             self.checkpoints.clean()
             write_config(self.path, config, data, group.world_size)
             write_environment(self.path, hardware_choices.describe_environment(group))
+            held = self.path / LOCK_FILE
+            self.lock_inode = held.stat().st_ino if held.exists() else 0  # `pretrain` holds it
         self.log = Log(self.path, config, is_silent=not group.is_main)
         for text in notices:
             self.log.message(text, "yellow")
@@ -122,7 +134,7 @@ class TrainState:
         if checkpoint is not None:
             self.log.message(f"Resuming from {checkpoint}.")
         self.first_step = self.last_timed_step = self.progress.step
-        self.began_at = self.timed_from = time.monotonic()
+        self.began_at = self.timed_from = self.saved_at = time.monotonic()
 
     def close(self) -> None:
         self.prefetch.close()
@@ -140,6 +152,11 @@ class TrainState:
         at_the_end = self.seconds_of["validate"] + self.seconds_of["save"]
         return self.progress.seconds / (budget - min(budget / 2, at_the_end))
 
+    def is_save_due(self) -> bool:
+        """Whether the work since the last checkpoint is as long as `save_minutes`."""
+        interval = save_interval(self.config.save_minutes, self.seconds_of["save"] + self.seconds_of["on_checkpoint"])
+        return time.monotonic() - self.saved_at >= interval
+
     def seconds_left(self) -> float | None:
         """An estimate; None before the first step."""
         if self.config.budget_seconds is not None:
@@ -155,6 +172,18 @@ class TrainState:
         yield
         self.seconds_of[what] = time.monotonic() - before
         self.timed_from += self.seconds_of[what]
+
+    # Data
+
+    def refuse_changed_shards(self) -> None:
+        """Every rank calls this. What was trained on other rows must not become a checkpoint."""
+        batches = [self.prefetch.batches, *([self.validation.prefetch.batches] if self.validation.can_run else [])]
+        change = next((change for each in batches if (change := each.find_change())), None)
+        if self.group.agree(change is not None)[0]:
+            raise UserError(
+                f"{change or 'the shards of another process have changed'}: it was changed while training. The last checkpoint is from "
+                "before that; restore the file, then start the same command again"
+            )
 
     # Metrics and progress
 
@@ -216,6 +245,20 @@ def resolve_settings(
         num_rows = all_rows if is_custom else initial_weights.choose_micro_batch(config, group)
         config = replace(config, micro_batch=group.broadcast(num_rows))
     return config, existing
+
+
+def own_files(run: Path, config: PretrainConfig) -> None:
+    """What is written from here on is ours."""
+    folder = run_folder(run, uses_wandb=config.wandb is not None)
+    folder.own(*folder.names)
+    (run / layout.CHECKPOINTS).mkdir(exist_ok=True)  # the first one may come in hours
+
+
+def save_interval(save_minutes: float | None, save_seconds: float) -> float:
+    """Seconds of work between two checkpoints: longer than was asked for where saving would take more than its share."""
+    if save_minutes is None:
+        return math.inf
+    return max(60 * save_minutes, save_seconds * (1 / MAX_SAVING_SHARE - 1))
 
 
 def checkpoint_bytes(objective: nn.Module, optimizer: RunOptimizer) -> int:

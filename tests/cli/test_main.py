@@ -154,6 +154,7 @@ def test_prepare_shows_a_table_and_three_rows_that_read_as_text(corpus, tmp_path
     assert not again.stdout
 
 
+@pytest.mark.long
 def test_a_vocabulary_that_does_not_say_its_casing_is_told_about_once(corpus, tmp_path):
     (tmp_path / "vocab.txt").write_bytes((corpus / "tokenizer" / "vocab.txt").read_bytes())
     for arguments in (["prepare", corpus / "text.txt", "--out", tmp_path / "x"], ["doctor", corpus / "text.txt"]):
@@ -161,6 +162,7 @@ def test_a_vocabulary_that_does_not_say_its_casing_is_told_about_once(corpus, tm
         assert done.stderr.count("The vocabulary has no capital letters: read as lower-case.") == 1
 
 
+@pytest.mark.long
 def test_everything_that_was_left_out_can_be_found(tmp_path, corpus):
     lines = ["not json at all", '{"text": "some words"}', '{"other": 3}'] * 20
     (tmp_path / "a.jsonl").write_text("\n".join(['{"text": "first"}', *lines]))
@@ -182,6 +184,7 @@ def test_everything_that_was_left_out_can_be_found(tmp_path, corpus):
     assert all(len(entry["first"]) == 5 for entry in skipped.values())
 
 
+@pytest.mark.long
 def test_text_comes_from_standard_input(corpus, tmp_path):
     text = (corpus / "text.txt").read_bytes()
     for out, stdin, name in (("a", text, "-"), ("b", None, str(corpus / "text.txt"))):
@@ -190,6 +193,7 @@ def test_text_comes_from_standard_input(corpus, tmp_path):
     assert (tmp_path / "a" / "train-00000.bin").read_bytes() == (tmp_path / "b" / "train-00000.bin").read_bytes()
 
 
+@pytest.mark.promise("Environment", "closed pipe after a verb", "no traceback")
 def test_a_pipe_that_closes_early_is_no_traceback(corpus, tmp_path):
     inputs = f"{corpus / 'text.txt'} --tokenizer {corpus / 'tokenizer'}"
     command = f"{sys.executable} -m electrakit prepare {inputs} --out {tmp_path / 'x'} | true"
@@ -244,7 +248,6 @@ def read(path: Path) -> str:
         (["tiny", "--data", "nowhere", "--run", "run"], "no shards folder"),
         (["tiny", "--budget", "soon"], "budget is 'soon'; write a number and s, m, h or d, such as 30m"),
         (["tiny", "--keep-at", "half"], "keep_at has 'half'"),
-        (["tiny", "--optim.name", "lamb", "--fsdp"], "fsdp shards matrices"),
     ],
 )
 def test_bad_settings_of_pretrain_are_one_line(arguments, said, tmp_path):
@@ -278,6 +281,7 @@ main(sys.argv[4:])
 """
 
 
+@pytest.mark.promise("Environment", "signal during start-up and exit", "the exit code tells whether to start again")
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("when", "number", "leaving", "code"),
@@ -324,6 +328,7 @@ while :; do sleep 0.05; done
 COMPLETE, INCOMPLETE = '{"step": 9, "is_complete": true}', '{"step": 4, "is_complete": false}'
 
 
+@pytest.mark.promise("Environment", "end of a Slurm job", "queued again until complete")
 @pytest.mark.parametrize(
     ("before", "status", "after", "is_requeued"),
     [

@@ -106,6 +106,7 @@ def test_a_file_that_does_not_fit_is_one_line(verb, content, message, tmp_path, 
     assert "--config names 2 files: name one" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_shards_are_made_again_from_their_manifest(shards, tmp_path):
     arguments = ["prepare", "--config", shards / "manifest.json", "--out", tmp_path / "again", "--workers", 1]
     assert electra(*arguments) == 0
@@ -131,6 +132,7 @@ def test_a_run_is_made_again_from_its_config(tiny, tmp_path):
     assert lines[0] == lines[1] != []
 
 
+@pytest.mark.long
 def test_a_fine_tuning_is_made_again_from_its_config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_model(Path("model"))
@@ -179,6 +181,7 @@ try electra glue --precision ""
 """
 
 
+@pytest.mark.long
 def test_shells_complete_verbs_presets_and_settings(tmp_path, capsys):
     for shell in ("bash", "zsh", "fish"):
         assert not electra("--tyro-print-completion", shell)  # None or 0

@@ -59,6 +59,7 @@ def test_weights_may_be_read_by_whoever_may_read_other_files(out):
     assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
 
 
+@pytest.mark.promise("Environment", "SIGKILL while a folder is replaced", "the old or the new one, whole")
 def test_what_a_kill_left_is_put_back_or_removed(out):
     out.rename(out.with_name(".mine.replaced"))  # between two renames
     (out.with_name(".mine.unfinished") / "folder").mkdir(parents=True)
@@ -69,6 +70,7 @@ def test_what_a_kill_left_is_put_back_or_removed(out):
     assert bytes_of(out.parent) == {"mine/old": b"old"} and names_in(out.parent) == ["mine"]
 
 
+@pytest.mark.promise("Environment", "two writers of one folder", "the second is refused")
 def test_of_two_writers_the_second_is_refused_and_harms_nothing(out):
     with atomic_folder(out) as folder:
         (folder / "new").write_text("new")

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 import electrakit as ek
-from electrakit.common.safe_load import require_safe
+from electrakit.common.safe_load import explain_load_errors, require_safe
+from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.classifier import load_classifier, load_transformers_tokenizer, open_classifier
 from electrakit.finetune.job import hidden_size
 from electrakit.finetune.tasks import TASKS, TOKEN_TASKS
@@ -23,7 +24,7 @@ PLACES: dict[str, Callable[[str], Any]] = {  # everything in the package that op
     "require_safe": require_safe,
     "classifier": lambda place: load_classifier(place, TASKS["rte"]),
     "finished classifier": open_classifier,
-    "spans": lambda place: load_token_model(place, TOKEN_TASKS["squad"]),
+    "spans": lambda place: load_token_model(place, TOKEN_TASKS["squad"], FinetuneSettings()),
     "size": hidden_size,
     "pretraining": lambda place: load_model(place, "words"),
     "export": lambda place: open_model(Path(place)),
@@ -40,6 +41,7 @@ def change(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+@pytest.mark.promise("Models", "pickled weights", "refused, nothing runs")
 @pytest.mark.parametrize("name", PLACES)
 def test_pickled_weights_are_refused_everywhere(folder, name):
     (folder / "model.safetensors").unlink()
@@ -49,6 +51,20 @@ def test_pickled_weights_are_refused_everywhere(folder, name):
     ) as error:
         PLACES[name](str(folder))
     assert "\n" not in str(error.value)
+
+
+def test_microsofts_pickles_have_a_way_out_of_their_own(folder):
+    (folder / "model.safetensors").unlink()
+    for name in ("pytorch_model.bin", "pytorch_model.generator.bin"):
+        torch.save({}, folder / name)
+    with pytest.raises(ek.UserError, match=rf"electra convert deberta {folder} --out"):
+        require_safe(str(folder))
+    name = "microsoft/deberta-v3-small"
+    with (
+        pytest.raises(ek.UserError, match=f"{name}' has no .*electra convert deberta FOLDER"),
+        explain_load_errors(name),
+    ):
+        raise OSError("It cannot be loaded with `safetensors`. Please do not set `use_safetensors=True`.")
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -73,6 +89,7 @@ def test_weights_in_several_files_are_loaded(folder):
     assert load_classifier(str(folder), TASKS["rte"])
 
 
+@pytest.mark.promise("Models", "Python code beside a model", "never run")
 @pytest.mark.parametrize("name", PLACES)
 def test_code_beside_a_model_is_refused_everywhere_and_never_run(folder, tmp_path, name):
     trace = tmp_path / "trace"
@@ -94,6 +111,7 @@ def test_code_beside_a_model_that_transformers_knows_is_not_needed_and_not_run(f
     assert not trace.exists()
 
 
+@pytest.mark.promise("Models", "Python code beside a tokenizer", "never run")
 def test_a_tokenizer_with_code_is_refused_or_read_without_it(folder, tmp_path):
     trace = tmp_path / "trace"
     (folder / "own.py").write_text(CODE.format(place=str(trace)))

@@ -110,6 +110,7 @@ def test_a_result_that_cannot_be_sent_is_an_error_and_no_death(workers):
 DEATH = r"worker process \d died \(exit code -9\).*again to resume.*fewer --workers"
 
 
+@pytest.mark.promise("Environment", "SIGKILL of a worker process", "noticed and explained")
 def test_the_death_of_a_worker_is_noticed_and_explained():
     with WorkerPool(2) as some, pytest.raises(UserError, match=DEATH):
         list(some.map(die, range(100)))
@@ -255,6 +256,7 @@ BUSY = """
 IS_SENDING = "workers._connections[0].poll() or workers._connections[1].poll()"
 
 
+@pytest.mark.promise("Environment", "SIGKILL of the main process", "no worker is left")
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 @pytest.mark.parametrize(

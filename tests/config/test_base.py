@@ -175,7 +175,7 @@ JSON = presets.electra_small().to_json()
         ({**JSON, "optim": {**JSON["optim"], "betas": [0.9]}}, r"optim\.betas must be 2 numbers, got \[0\.9\]"),
         ({**JSON, "optim": 3}, "optim must be an object with name, lr, .*got 3"),
         ({**JSON, "compile": 1}, "compile must be True or False, got 1"),
-        ({**JSON, "share": "all"}, "share must be one of nothing, embeddings, layers, encoder, got 'all'"),
+        ({**JSON, "share": "all"}, "share must be one of nothing, gdes, embeddings, layers, encoder, got 'all'"),
         ([], "the settings must be an object with data, run, "),
     ],
 )

@@ -11,7 +11,8 @@ from electrakit.config.pretrain import PretrainChanges, PretrainConfig, override
 from electrakit.model.counts import estimate_memory
 
 HOUSE = """tiny mini electra_small electra_base electra_large electra_small_owt electra_albert_generator alectra_small mlm_small
-electra_15 replace_mlm all_tokens_mlm modern_tiny modern_mini modern_small"""
+electra_15 replace_mlm all_tokens_mlm electric_small modern_tiny modern_mini modern_small deberta_mini deberta_v3_xsmall
+deberta_v3_small deberta_v3_base deberta_v3_large"""
 
 
 def test_an_editor_completes_every_setting_of_a_preset():
@@ -45,7 +46,10 @@ def test_the_published_recipes(preset, discriminator, generator, lr, batch, leng
 
 
 def test_large_computes_activations_twice_instead_of_keeping_them():
-    assert [name for name, preset in presets.PRESETS.items() if preset().recompute] == ["electra_large"]
+    assert [name for name, preset in presets.PRESETS.items() if preset().recompute] == [
+        "electra_large",
+        "deberta_v3_large",
+    ]
     kept, again = presets.electra_large(recompute=False), presets.electra_large()
     assert estimate_memory(again).activations < 0.2 * estimate_memory(kept).activations
 
@@ -55,6 +59,7 @@ def test_a_variant_differs_from_electra_small_in_its_one_point():
     assert override(presets.electra_15(), {"objective": {"loss_on": "all"}}) == small
     back = {"objective": {"kind": "electra"}}
     assert override(presets.replace_mlm(), back) == override(presets.all_tokens_mlm(), back) == small
+    assert override(presets.electric_small(), back) == small
     assert override(presets.mlm_small(), {**back, "generator": small.generator, "steps": 1_000_000}) == small
     assert override(presets.modern_small(), {"optim": small.optim}) == presets.electra_small(body="modern")
 
@@ -77,5 +82,5 @@ def test_the_modern_body_shares_embeddings_and_keeps_the_weights_of_a_layer():
     classic, modern = presets.electra_base(), presets.electra_base(body="modern")
     assert modern.generator.hidden_size == modern.discriminator.hidden_size and modern.generator.num_layers == 4
     assert 3 * modern.discriminator.ffn_size == 2 * classic.discriminator.ffn_size
-    with pytest.raises(UserError, match="choose classic or modern"):
+    with pytest.raises(UserError, match="choose classic, modern or deberta"):
         presets.tiny(body="bert")

@@ -142,6 +142,7 @@ def num_started(monkeypatch, tmp_path, **settings) -> int:
     return started[0]
 
 
+@pytest.mark.long
 def test_a_small_corpus_starts_few_workers_unless_it_is_told_how_many(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("small")
     assert num_started(monkeypatch, tmp_path) == 1

@@ -111,6 +111,7 @@ run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=
 # The same bytes
 
 
+@pytest.mark.promise("Data", "any number of workers", "the same bytes")
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [2, 3])
 def test_shards_are_the_same_bytes_for_any_number_of_workers(made, tmp_path, workers):
@@ -203,7 +204,7 @@ def test_the_shards_hold_the_text_and_nothing_else(made):
 def test_only_shards_manifest_and_tokenizer_are_left(made):
     names = {name for name in content(made / "shards") if not name.endswith(".bin")}
     tokenizer = {f"tokenizer/{name}" for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt")}
-    assert names == {"manifest.json", "sources.jsonl", ".lock", *tokenizer}
+    assert names == {"manifest.json", "sources.jsonl", "electrakit.json", ".lock", *tokenizer}
     assert not (made / "shards" / ".prepare").exists()
 
 
@@ -219,6 +220,7 @@ def test_batches_open_them(made):
     assert batches(0).shape == (4, 64)
 
 
+@pytest.mark.long
 def test_long_splits_become_several_files_of_bounded_size(made, tmp_path):
     changes = {"length": 4096, "shard_mb": 1, "limit": 1500, "rows": "official"}
     folder = prepare(made, tmp_path / "small", **changes)
@@ -366,7 +368,7 @@ def test_another_corpus_is_refused_with_the_difference(made, tmp_path):
     (tmp_path / "corpus" / "zero.txt").write_text("more")
     with pytest.raises(UserError, match=r"1 of the sources \(.*zero\.txt: is new\)"):
         prepare(tmp_path, folder)
-    with pytest.raises(UserError, match=r"tokenizer [0-9a-f]{32} -> [0-9a-f]{32}"):
+    with pytest.raises(UserError, match=r"tokenizer wordpiece with \d+ tokens -> wordpiece with \d+ tokens"):
         prepare(tmp_path, folder, tokenizer=write_vocabulary(tmp_path / "vocab.txt", "one", "more"))
 
 
@@ -410,6 +412,7 @@ def test_a_list_of_sources_that_is_not_ours_is_not_overwritten(made, tmp_path):
     assert "precious" in (tmp_path / "sources.jsonl").read_text()
 
 
+@pytest.mark.promise("Data", "damaged progress file", "one line")
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"counts": 3}', '{"counts": {"train": {}}}', "\xff"])
 @pytest.mark.parametrize("name", ["progress.json", "plan.json"])
 def test_a_damaged_progress_file_is_a_clear_error(made, tmp_path, name, damage):
@@ -563,6 +566,7 @@ def test_text_without_a_token_is_an_error_and_leaves_the_folder_free(made, tmp_p
     assert ".prepare/progress.json" not in content(tmp_path / "out")
 
 
+@pytest.mark.promise("Data", "two prepare on one folder", "the second is refused")
 def test_two_at_once_are_refused_and_the_lock_of_a_dead_process_is_not_in_the_way(made, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
@@ -640,9 +644,10 @@ main(sys.argv[2:])
 """
 
 
+@pytest.mark.promise("Data", "SIGKILL of prepare at each write, sync and rename", "the same bytes at the end")
 @pytest.mark.long
 @pytest.mark.parametrize(("crash", "min_kills"), [(CRASH, 10), (CRASH_IN_A_WRITE, 5)])
-def test_a_kill_at_each_write_sync_and_rename_loses_and_repeats_nothing(tmp_path, crash, min_kills):
+def test_a_kill_at_each_write_sync_and_rename_loses_and_repeats_nothing(tmp_path, crash, min_kills, trials):
     """Run k of the same command is killed at its k-th such call, until one comes through."""
     write_corpus(tmp_path / "corpus", 4)
     write_vocabulary(tmp_path / "vocab.txt")
@@ -660,6 +665,7 @@ def test_a_kill_at_each_write_sync_and_rename_loses_and_repeats_nothing(tmp_path
         num_unsaved += num_bytes_written(tmp_path / "out") > num_rows_saved(tmp_path / "out") * 1024 * 2
     assert num_kills >= min_kills and num_unsaved > 0  # some of them left more in the files than counts
     assert content(tmp_path / "out") == content(tmp_path / "whole")
+    trials.count(num_kills)
 
 
 # The command, but once it has saved some rows it waits for the end of its input: what happens to it happens while it works.
@@ -705,6 +711,7 @@ def num_bytes_written(out: Path) -> int:
     return sum(path.stat().st_size for path in out.glob("*.bin*"))
 
 
+@pytest.mark.promise("Data", "SIGTERM, SIGINT, SIGKILL of prepare", "resumes to the same bytes")
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_run_ends_cleanly_and_resumes(made, tmp_path, how):
@@ -726,6 +733,7 @@ def test_a_stopped_run_ends_cleanly_and_resumes(made, tmp_path, how):
     assert resumes_to_the_same_bytes(made, tmp_path / "out", made / "shards")
 
 
+@pytest.mark.promise("Data", "SIGKILL of a worker of prepare", "one line, resumes to the same bytes")
 @pytest.mark.long
 def test_a_killed_worker_is_a_clear_error_and_the_run_resumes(made, tmp_path):
     with held(made, tmp_path / "out") as main:
@@ -739,6 +747,7 @@ def test_a_killed_worker_is_a_clear_error_and_the_run_resumes(made, tmp_path):
     assert resumes_to_the_same_bytes(made, tmp_path / "out", made / "shards")
 
 
+@pytest.mark.promise("Data", "full disk in prepare", "one line, resumes to the same bytes")
 @pytest.mark.long
 def test_a_full_disk_is_a_clear_error_and_the_run_resumes(made, tmp_path):
     def limit_files() -> None:
@@ -778,6 +787,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.promise("Data", "unfinished shards shortened after a kill", "refused")
 @pytest.mark.long
 def test_files_that_were_shortened_after_the_kill_are_an_error(made, tmp_path):
     (tmp_path / "crash.py").write_text(CRASH_AT_THE_MANIFEST)
@@ -812,6 +822,7 @@ finally:  # of this process, and of the largest of its workers; ru_maxrss of thi
 """
 
 
+@pytest.mark.promise("Data", "a corpus many times larger", "the same memory")
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
     write_vocabulary(tmp_path / "vocab.txt")

@@ -3,15 +3,14 @@
 import json
 import re
 import shlex
-import signal
 from pathlib import Path
 
 import pytest
 
-from electrakit.cli.main import main
+from tests.helpers.command_line import electra
 from tests.helpers.documents import PROJECT, finetuning_commands
 from tests.helpers.tiny_glue import WORDS, write_glue, write_model
-from tests.helpers.tiny_tokens import squad, write_chunks, write_squad
+from tests.helpers.tiny_tokens import mrqa_lines, squad, write_chunks, write_mrqa, write_squad
 
 DOCUMENT = PROJECT / "docs" / "finetuning.md"
 QUICK = {
@@ -31,6 +30,8 @@ def folder(tmp_path, monkeypatch):
     write_model(Path("hf/alectra"), "albert")
     write_squad(Path("squad"), num_questions=3)
     write_squad(Path("squad"), num_questions=3, is_second=True)
+    for name in ("train", "dev"):
+        write_mrqa(Path(f"newsqa/{name}.jsonl.gz"), mrqa_lines(3))
     write_chunks(Path("conll2000"), num_sentences=4)
     rows = "".join(f"{word} {sign}\t{sign}\n" for word in WORDS[:4] for sign in ("good", "bad"))
     for name in ("train", "dev", "test"):
@@ -65,11 +66,3 @@ def test_the_commands_run(folder, capsys):
         "runs/my-task/results.html",
     ):
         assert (folder / name).exists(), name
-
-
-def electra(*arguments):
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as stop:
-        main(list(arguments))
-    signal.signal(signal.SIGTERM, before)
-    return stop.value.code

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from electrakit.common.code_cache import cache_folder
 from electrakit.finetune.tasks import find_task
-from electrakit.model.kernels import cache_folder
 from recipes.check import check
 from tests.helpers.documents import finetuning_commands as document_commands
 

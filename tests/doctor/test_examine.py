@@ -4,6 +4,7 @@ import functools
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -376,6 +377,7 @@ def test_shards_are_examined_alone_and_with_their_own_tokenizer(healthy):
         examine([healthy / "shards"], tokenizer=str(healthy / "tokenizer"), workers=1)
 
 
+@pytest.mark.long
 def test_standard_input_among_files_is_examined_to_the_end_of_the_sample(healthy, tmp_path):
     text = "\n\n".join(real_prose() * 4).encode()
     command = [
@@ -407,3 +409,29 @@ def test_what_was_seen_is_printed_as_it_is(capsys):
     print_findings(Examination("a [bold] name", {}, [finding]))
     said = capsys.readouterr().out
     assert all(words in said for words in ("a [bold] name", "seen in [/] and [red]", "it means [MASK]", "do [this]"))
+
+
+@pytest.mark.parametrize(
+    ("text", "num_tokens", "wanted"),
+    [
+        ("the quick brown fox " * 50, 20e6, "--kind wordpiece --vocab-size 30522"),
+        ("the quick brown fox " * 50, 3e6, "--kind wordpiece --vocab-size 4000"),
+        ("今日は天気がいい " * 50, 20e6, "--kind unigram --vocab-size 32000"),
+        (
+            "".join(map(chr, range(0x4E00, 0x4E00 + 3000))) * 3,
+            200e6,
+            "--kind unigram --vocab-size 128000 --max-alphabet 3000",
+        ),
+        (
+            "".join(map(chr, range(0xAC00, 0xAC00 + 1500))) * 3,
+            1e3,
+            "--kind unigram --vocab-size 4000 --max-alphabet 1500",
+        ),
+    ],
+)
+def test_the_tokenizer_that_suits_a_text_is_named(text, num_tokens, wanted):
+    from electrakit.doctor.tokenizer_advice import tokenizer_advice
+
+    characters = Counter(text.replace(" ", ""))
+    assert f"electra tokenizer {wanted} (" in tokenizer_advice(characters, 0.01, num_tokens)
+    assert "--kind bpe" in tokenizer_advice(Counter("abc"), 0.2, num_tokens)

@@ -199,6 +199,7 @@ def test_a_log_of_every_step_is_read_in_seconds():
     assert time.process_time() - start < 10
 
 
+@pytest.mark.promise("Reports", "random values in metrics.jsonl", "never an exception")
 def test_whatever_stands_in_a_log_does_no_harm(tmp_path):
     odd = [10**400, -(10**400), True, "1.0", None, [1], {"a": 1}, float("inf")]
     lines = [

@@ -46,10 +46,16 @@ CLASSES = {  # of transformers: discriminator, generator, classifier
         "ModernBertForMaskedLM",
         "ModernBertForSequenceClassification",
     ),
+    "deberta_mini": (
+        "DebertaV2ForTokenClassification",
+        "DebertaV2ForMaskedLM",
+        "DebertaV2ForSequenceClassification",
+    ),
     "electra_small_owt": ("BertForTokenClassification", "BertForMaskedLM", "BertForSequenceClassification"),
     "alectra_small": ("AlbertForTokenClassification", "AlbertForMaskedLM", "AlbertForSequenceClassification"),
     "electra_albert_generator": ("BertForTokenClassification", "AlbertForMaskedLM", "BertForSequenceClassification"),
     "mlm_small": ("ElectraForMaskedLM", None, "ElectraForSequenceClassification"),
+    "electric_small": ("ElectraForPreTraining", None, "ElectraForSequenceClassification"),
     "all_tokens_mlm": ("ElectraForMaskedLM", "ElectraForMaskedLM", "ElectraForSequenceClassification"),
 }
 Made = Callable[..., PretrainRun]
@@ -92,6 +98,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.promise("Models", "export of each kind of run", "transformers computes the same")
 @pytest.mark.long
 @pytest.mark.parametrize("preset", CLASSES)
 def test_each_kind_of_run_opens_with_transformers_alone(made, tmp_path, preset):
@@ -129,7 +136,11 @@ def test_each_kind_of_run_opens_with_transformers_alone(made, tmp_path, preset):
 
 @pytest.mark.parametrize(
     "preset",
-    ["tiny", "mlm_small", *(pytest.param(name, marks=pytest.mark.long) for name in ("modern_tiny", "alectra_small"))],
+    [
+        "tiny",
+        "mlm_small",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("modern_tiny", "deberta_mini", "alectra_small")),
+    ],
 )
 def test_the_code_in_the_card_runs(made, tmp_path, preset, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -154,6 +165,7 @@ def test_the_generator_fills_masks_and_the_names_of_labels_are_words(made, tmp_p
     assert config.id2label == {0: "original", 1: "replaced"}
 
 
+@pytest.mark.promise("Models", "weights that do not arrive in an export", "refused, nothing left")
 def test_weights_that_do_not_arrive_are_found_and_nothing_is_left(made, tmp_path, monkeypatch):
     save = transformers.PreTrainedModel.save_pretrained
 
@@ -171,6 +183,7 @@ def test_weights_that_do_not_arrive_are_found_and_nothing_is_left(made, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_the_checkpoint_that_was_asked_for_is_exported(made, copied, tmp_path):
     weights = {}
     for asked in ("last", "best", "2", 4):
@@ -185,6 +198,7 @@ def test_the_checkpoint_that_was_asked_for_is_exported(made, copied, tmp_path):
     assert one.step == 2 and "step 2" in (one.path / "README.md").read_text()
 
 
+@pytest.mark.promise("Models", "export of a damaged checkpoint", "refused")
 @pytest.mark.parametrize("name", ["model.safetensors", "discriminator/tokenizer.json"])
 def test_a_damaged_checkpoint_is_refused(copied, tmp_path, name):
     path = copied / "checkpoints" / "step_0000004" / name
@@ -197,6 +211,7 @@ def test_a_damaged_checkpoint_is_refused(copied, tmp_path, name):
     assert ek.export(copied, tmp_path / "hf", checkpoint="2").step == 2
 
 
+@pytest.mark.promise("Models", "checkpoint removed during an export", "one line")
 def test_a_checkpoint_that_the_training_removes_meanwhile_is_told(copied):
     place = copied / "checkpoints" / "step_0000002"
     with pytest.raises(FileNotFoundError), require_kept(place):

@@ -10,7 +10,9 @@ import torch
 
 import electrakit as ek
 from electrakit.export.onnx import OnnxMeasurement, open_onnx, write_onnx
-from tests.helpers.tiny_models import tiny_discriminator, tiny_pretraining_electra
+from electrakit.model.huggingface.weights import to_transformers
+from electrakit.model.networks import Discriminator
+from tests.helpers.tiny_models import our_config, tiny_discriminator, tiny_pretraining_electra
 
 
 def rows(num_rows: int, length: int, has_segments: bool) -> dict[str, torch.Tensor]:
@@ -50,6 +52,13 @@ def test_the_files_say_what_torch_says_whatever_the_shape(tmp_path):
 @pytest.mark.long
 def test_a_model_without_segments_too(tmp_path):
     check(tiny_discriminator("modernbert", num_hidden_layers=1), tmp_path, has_segments=False)
+
+
+@pytest.mark.long
+def test_the_deberta_body(tmp_path):
+    torch.manual_seed(0)
+    network = Discriminator(our_config(body="deberta", embedding_size=32, num_layers=1, position_buckets=8))
+    check(to_transformers(network.eval()), tmp_path, has_segments=False)
 
 
 @pytest.mark.long

@@ -120,6 +120,7 @@ def test_a_family_that_cannot_hold_the_mean_is_refused_with_the_way_out(tmp_path
             load_classifier(place, TASKS["mnli"], "mean")
 
 
+@pytest.mark.promise("Fine-tuning", "full disk while a model is saved", "the model before it stays")
 def test_a_classifier_that_cannot_be_written_leaves_the_one_before_it(tmp_path):
     saved(tmp_path, "electra", "official", "mnli")
     before = {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()}
@@ -176,6 +177,20 @@ def test_a_head_of_transformers_does_not_begin_with_that_of_pretraining(tmp_path
     classifier.save(tmp_path / "sst2", load_transformers_tokenizer(str(write_tokenizer(tmp_path / "words"))))
     again, _ = load_classifier(str(tmp_path / "sst2"), TASKS["sst2"], "transformers")  # one of ours keeps its head
     assert torch.equal(again.model.classifier.weight, classifier.model.classifier.weight)
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "modernbert"])
+def test_a_head_of_transformers_does_not_begin_with_the_filled_one(tmp_path, family):
+    """The pooler of BERT and ALBERT is a part of their encoder; ModernBERT's filled head needs settings of its own."""
+    saved(tmp_path, family, "official", "mnli")
+    classifier, _ = load_classifier(str(tmp_path / "saved"), TASKS["mnli"], "transformers")
+    dense = classifier.model.get_submodule(CLASSIFIER_LAYERS[family].dense)
+    assert (dense.weight == 0).sum() == 0 and 0.015 < dense.weight.std() < 0.025
+    fresh = type(classifier.model.config)()
+    for name in settings_for(family):
+        assert getattr(classifier.model.config, name) == getattr(fresh, name)
+    words = transformers.AutoModel.from_pretrained(tmp_path / "saved").get_input_embeddings().weight
+    assert torch.equal(classifier.model.get_input_embeddings().weight, words)
 
 
 def test_the_official_head_begins_glorot_uniform(tmp_path):

@@ -6,15 +6,18 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 
 import electrakit as ek
 from electrakit.common.errors import UserError
 from electrakit.config.finetune import FinetuneConfig, GlueConfig, PredictConfig, SearchConfig
+from electrakit.config.network import NetworkConfig
 from electrakit.finetune.finetune import find_data
 from electrakit.finetune.job import announce_preset, make_jobs, with_preset
+from electrakit.model.networks import Discriminator
 from tests.helpers.command_line import electra
-from tests.helpers.tiny_glue import WORDS, write_glue, write_model, write_tokenizer
+from tests.helpers.tiny_glue import VOCABULARY, WORDS, write_glue, write_model, write_tokenizer
 from tests.helpers.tiny_models import tiny_discriminator
 
 FAST = {"epochs": 30, "batch_size": 8, "length": 32, "lr": 3e-3, "layer_decay": 1.0, "device": "cpu", "threads": 1}
@@ -99,6 +102,37 @@ def test_classes_are_learned_kept_by_name_and_predicted(folder, tmp_path, capsys
     assert "has the columns text, answer, not 'nothing'; name them with --text" in capsys.readouterr().err
 
 
+@pytest.mark.long
+def test_an_exported_deberta_discriminator_learns_too(folder, tmp_path):
+    config = NetworkConfig(
+        body="deberta",
+        vocab_size=len(VOCABULARY),
+        num_layers=2,
+        hidden_size=32,
+        embedding_size=32,
+        ffn_size=64,
+        num_heads=2,
+        max_length=64,
+        position_buckets=16,
+        convolution=3,
+    )
+    torch.manual_seed(0)
+    ek.to_transformers(Discriminator(config)).save_pretrained(tmp_path / "model")
+    write_tokenizer(tmp_path / "model")
+    result = ek.finetune(
+        tmp_path / "model",
+        train=folder / "train.tsv",
+        dev=folder / "train.tsv",
+        label="answer",
+        out=tmp_path / "mine",
+        **FAST,
+    )
+    assert result.median == 1.0
+    found = ek.predict(tmp_path / "mine" / "model", folder / "train.tsv", device="cpu")
+    assert [row.prediction for row in found] == ["no", "yes"] * 12
+
+
+@pytest.mark.long
 def test_numbers_are_learned_in_their_own_units(folder, tmp_path):
     scores = folder / "scores.jsonl"
     result = ek.finetune(folder / "model", train=scores, dev=scores, out=tmp_path / "mine", **{**FAST, "epochs": 60})

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 import electrakit as ek
 from electrakit.common.atomic import write_lock
 from electrakit.common.errors import UserError
+from electrakit.common.ownership import MARKER
 from electrakit.config.finetune import GlueConfig
 from electrakit.finetune.glue import choose_tasks, phases
 from electrakit.finetune.submission import SUBMISSION_FILES
@@ -117,6 +118,7 @@ def test_more_seeds_and_an_ensemble_use_what_is_there(whole, folder):
         "workers": 1,
     }
     shutil.copytree(out / "sst2", out.parent / "some" / "sst2")
+    shutil.copy(out / MARKER, out.parent / "some")
     results = ek.glue(folder / "model", seeds=3, ensemble=2, fill=True, **settings, **FAST)
     assert (
         times(out.parent / "some")[out.parent / "some" / "sst2" / "seed_1.json"] == before[out / "sst2" / "seed_1.json"]
@@ -133,6 +135,7 @@ def test_more_seeds_and_an_ensemble_use_what_is_there(whole, folder):
     assert said == [str(number) for number in np.mean(powers, axis=0).argmax(-1)]
 
 
+@pytest.mark.promise("Fine-tuning", "SIGKILL of glue", "resumes with the same result")
 @pytest.mark.long
 def test_a_killed_run_resumes(folder, tmp_path, capsys):
     command = ["glue", folder / "model", "--data", folder / "glue", "--seeds", 3, "--tasks", "wnli", "cola"]
@@ -232,6 +235,7 @@ def test_a_file_of_settings_is_a_preset(folder, tmp_path):
         ek.glue(folder / "model", data=folder / "glue", out=tmp_path / "out", preset=str(path))
 
 
+@pytest.mark.promise("Fine-tuning", "two glue in one folder", "the second is refused")
 def test_two_commands_in_one_folder_are_refused(folder, tmp_path):
     with write_lock(tmp_path), pytest.raises(UserError, match=r"another process is writing .*; wait for it"):
         ek.glue(folder / "model", data=folder / "glue", out=tmp_path, **FAST)
@@ -239,6 +243,7 @@ def test_two_commands_in_one_folder_are_refused(folder, tmp_path):
         ek.finetune(folder / "model", task="rte", data=folder / "glue", out=tmp_path, **FAST)
 
 
+@pytest.mark.long
 def test_models_that_were_not_kept_are_made_again_with_what_they_begin_with(folder, tmp_path):
     """RTE's second run is asked for when neither its model nor that of MNLI is there any more."""
     settings = {"data": folder / "glue", "tasks": ("mnli", "rte"), "seeds": 2, "out": tmp_path, "keep": "none"}

@@ -129,6 +129,7 @@ def test_published_means_are_the_means_of_their_rows():
             assert row.mean == pytest.approx(np.mean(row.scores), abs=0.06), row
 
 
+@pytest.mark.long
 def test_plots_are_pictures():
     by_task = {name: [run(name, seed, 0.1 * seed, ["x"] if seed == 1 else []) for seed in (1, 2)] for name in TASKS}
     assert plot_scores(results_of(by_task)).startswith(b"\x89PNG")
@@ -157,6 +158,7 @@ def test_the_page_shows_every_run_every_curve_and_what_is_published_by_itself():
     assert text.count("<table") == text.count("</table>") == 2
 
 
+@pytest.mark.long
 def test_the_page_can_be_read_on_a_phone(chromium, tmp_path):
     by_task = {name: [run(name, seed, 0.3 * seed) for seed in (1, 2, 3)] for name in TASKS}
     warnings = {"cola": ["CoLA dev has 3 rows, the released one 1,043"]}

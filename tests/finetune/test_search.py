@@ -97,6 +97,7 @@ def test_more_trials_continue_as_if_it_had_never_ended(whole, folder, tmp_path):
         ek.search(folder / "model", trials=6, seed=1, **settings)
 
 
+@pytest.mark.promise("Fine-tuning", "SIGKILL of search", "resumes with the running trial")
 @pytest.mark.long
 def test_a_killed_search_resumes_with_the_trial_that_was_running(whole, folder, tmp_path):
     """Killed, it tries what an undisturbed one tries, and no finished run is run again."""
@@ -113,6 +114,7 @@ def test_a_killed_search_resumes_with_the_trial_that_was_running(whole, folder, 
     assert [trial.state.name for trial in study(tmp_path / "killed").get_trials()] == ["COMPLETE"] * 6
 
 
+@pytest.mark.long
 def test_the_verb_prints_the_trials_the_best_first(folder, tmp_path, capsys):
     arguments = ["search", folder / "model", "--task", "rte", "--data", folder / "glue", "--out", tmp_path / "out"]
     arguments += ["--trials", 3, "--epochs-tried", 1, 2, "--batch-sizes", 8, "--lrs", 1e-4, 1e-3, "--workers", 1]
@@ -133,6 +135,7 @@ def study(out):
     return optuna.load_study(study_name="search", storage=f"sqlite:///{out / 'search.db'}")
 
 
+@pytest.mark.long
 def test_a_search_in_which_nothing_was_learned_says_so(folder, tmp_path, capsys):
     arguments = ["search", folder / "model", "--task", "rte", "--data", folder / "glue", "--out", tmp_path / "out"]
     arguments += [
@@ -216,12 +219,13 @@ def test_settings_that_make_no_sense_are_one_line(settings, said):
         SearchConfig(model="model", **{"task": "rte", "data": "glue", "out": "x", **settings})
 
 
+@pytest.mark.promise("Fine-tuning", "two search in one folder", "the second is refused")
 def test_two_searches_in_one_folder_are_refused(folder, tmp_path):
     settings = {"task": "rte", "data": folder / "glue", "out": tmp_path, **FAST}
     with write_lock(tmp_path), pytest.raises(UserError, match=r"another process is writing .*; wait for it"):
         ek.search(folder / "model", **settings)
     (tmp_path / "search.db").write_bytes(b"this is no database" * 100)
-    with pytest.raises(UserError, match=r"search\.db cannot be used: .*; name another --out"):
+    with pytest.raises(UserError, match=r"search\.db was not written by electrakit .*; name another --out"):
         ek.search(folder / "model", **settings)
 
 

@@ -38,7 +38,15 @@ def job_of(folder, task, out, seed=1, model="encoder", data="glue", **changes):
     return FinetuneJob(str(folder / model), data, seed, replace(FAST, **changes), out / task)
 
 
-@pytest.mark.parametrize(("task", "epochs"), [("cola", 25), ("rte", 25), ("mnli", 25), ("stsb", 12)])
+@pytest.mark.parametrize(
+    ("task", "epochs"),
+    [
+        ("rte", 25),
+        ("stsb", 12),
+        pytest.param("cola", 25, marks=pytest.mark.long),
+        pytest.param("mnli", 25, marks=pytest.mark.long),
+    ],
+)
 def test_a_tiny_model_learns_the_rows_of_a_task_of_each_kind(folder, tmp_path, task, epochs):
     result = finetune_job(job_of(folder, task, tmp_path, data="same", epochs=epochs))
     assert result.losses[-1][1] < 0.1 * result.losses[0][1]
@@ -98,6 +106,7 @@ def test_what_is_kept_says_on_dev_what_was_scored(folder, tmp_path, head):
     np.testing.assert_allclose(load_file(job.test_path)["test"], result.logits["dev"], atol=1e-4)
 
 
+@pytest.mark.long
 def test_bfloat16_and_the_official_settings_learn_too(folder, tmp_path):
     changes = {"precision": "bfloat16", "loss": "sum", "adam": "official", "top_layer_power": 2, "weight_decay": 0.01}
     result = finetune_job(job_of(folder, "rte", tmp_path, data="same", lr=1e-3, **changes))

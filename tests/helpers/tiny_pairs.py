@@ -33,6 +33,13 @@ def config_of(family: str, vocabulary: list[str], **changes: Any) -> Any:
     more = {"embedding_size": 16} if family in ("electra", "albert") else {}
     if family == "modernbert":
         more = {"cls_token_id": 2, "bos_token_id": None, "eos_token_id": None}
+    if family == "deberta-v2":
+        more = {
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"],
+            "position_buckets": 8,
+            "share_att_key": True,
+        }
     return transformers.AutoConfig.for_model(family, **{"vocab_size": len(vocabulary), **SIZES, **more, **changes})
 
 

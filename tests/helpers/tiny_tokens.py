@@ -1,5 +1,6 @@
 """SQuAD and CoNLL-2000 in their real layouts, so small that tests take no time."""
 
+import gzip
 import json
 import random
 from pathlib import Path
@@ -62,3 +63,27 @@ def write_chunks(folder: Path, names: tuple[str, ...] = ("train.txt", "test.txt"
     for name in names:
         (folder / name).write_text(chunks(**settings), encoding="utf-8")
     return folder
+
+
+MRQA_HEADER = {"header": {"dataset": "NewsQA", "split": "train"}}
+
+
+def mrqa_lines(num_questions=12):
+    """The questions of the tiny SQuAD in MRQA's layout; the answers of the file are in capitals."""
+    found = []
+    for number, paragraph in enumerate(squad(num_questions)["data"][0]["paragraphs"]):
+        [entry] = paragraph["qas"]
+        [answer] = entry["answers"]
+        start, text = answer["answer_start"], answer["text"]
+        detected = {"text": text, "char_spans": [[start, start + len(text) - 1]], "token_spans": [[0, 0]]}
+        asked = {"qid": f"m{number}", "question": entry["question"], "question_tokens": []}
+        asked |= {"answers": [text.upper(), "else"], "detected_answers": [detected]}
+        found.append({"id": "", "context": paragraph["context"], "context_tokens": [], "qas": [asked]})
+    return found
+
+
+def write_mrqa(path, content, header=MRQA_HEADER):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(map(json.dumps, [header, *content])) + "\n"
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path

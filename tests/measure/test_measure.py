@@ -74,6 +74,7 @@ def blimp(tmp_path) -> Path:
     [
         (write_discriminator, "electra"),
         (write_discriminator, "bert"),
+        (write_discriminator, "deberta-v2"),
         (write_generator, "bert"),
         (write_generator, "electra"),
     ],
@@ -259,6 +260,7 @@ def test_states_are_pooled_over_real_tokens(tmp_path):
         assert found["cls"][place].tolist() == pytest.approx(states[0].tolist(), abs=1e-4)
 
 
+@pytest.mark.long
 def test_probes_are_shown_beside_counting_and_the_majority(tmp_path, tables):
     train, dev = tables
     body = transformers.ElectraForPreTraining.from_pretrained(write_discriminator(tmp_path / "electra")).electra

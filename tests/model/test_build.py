@@ -7,6 +7,7 @@ from electrakit import presets
 from electrakit.common.errors import UserError
 from electrakit.config.pretrain import override, with_special_ids
 from electrakit.model.build import build
+from electrakit.model.gdes import gdes_tables
 from electrakit.model.networks import Discriminator, Generator
 from electrakit.model.tie import shared_parameters
 from electrakit.objective.build import build_objective
@@ -70,6 +71,10 @@ def test_the_pair_shares_what_the_settings_say(config):
         assert config.generator is None
         return
     shared = shared_parameters(generator, discriminator)
+    if config.share == "gdes":
+        (table,) = gdes_tables(discriminator).values()
+        assert shared == [] and table.generator_table is generator.body.embeddings.word.weight
+        return
     assert any("word" in name or "tok_embeddings" in name for name in shared)
     assert any("layer" in name.lower() and "norm" not in name.lower() for name in shared) == (config.share == "encoder")
 

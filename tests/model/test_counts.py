@@ -5,6 +5,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import ElectraConfig, ElectraForPreTraining
 
 from electrakit import presets
@@ -18,7 +19,10 @@ from electrakit.model.counts import (
     flops_per_token,
     num_chosen,
     num_muon_parameters,
+    num_places,
+    useful_flops,
 )
+from electrakit.model.networks import Discriminator
 from electrakit.objective.build import build_objective
 from electrakit.objective.corrupt import max_chosen
 from electrakit.train.initial_weights import recompute_activations
@@ -48,6 +52,16 @@ CONFIGS = {
     ),
     "modern, shared layers": presets.modern_small(share="layers"),
     "classic, shared layers": presets.electra_small(generator=NetworkConfig(num_layers=4), share="layers"),
+    "deberta, shared layers": presets.deberta_mini(share="layers", optim={"decoupled": False}),
+    "deberta, shared encoder": presets.deberta_mini(
+        generator={"num_layers": 6}, share="encoder", optim={"decoupled": False}
+    ),
+    "deberta, convolution and mask decoder": presets.deberta_mini(
+        discriminator={"convolution": 3}, generator={"convolution": 3, "enhanced_mask_decoder": True}
+    ),
+    "deberta, mask decoder, shared layers": presets.deberta_mini(
+        generator={"enhanced_mask_decoder": True}, share="layers", optim={"decoupled": False}
+    ),
     "nothing shared": presets.electra_small(share="nothing"),
     "uniform generator": presets.electra_small(generator=None),
     "bert, all tokens": presets.electra_small_owt(objective={"kind": "all_tokens_mlm"}),
@@ -78,6 +92,9 @@ def test_the_copy_gate_is_counted():
         ("electra_base", 108.89e6, 119.39e6),  # published: 109 M
         ("electra_large", 334.09e6, 354.66e6),  # published: 334 M
         ("electra_small_owt", 17.42e6, 18.71e6),  # lmtuners: 17 M
+        ("deberta_v3_xsmall", 70.68e6, 130.99e6),  # published: 22 M and 48 M
+        ("deberta_v3_base", 183.83e6, 325.86e6),  # published: 86 M and 98 M
+        ("deberta_v3_large", 434.01e6, 718.05e6),  # published: 304 M and 131 M
         ("alectra_small", 4.75e6, 5.63e6),  # lmtuners: 4 M; the word table alone has 3.9 M, so it was rounded down
     ],
 )
@@ -114,6 +131,19 @@ def test_flops_are_those_of_the_paper(preset, script, paper):
 def test_flops_of_small_are_the_papers_with_a_generator_of_half_the_width():
     config = presets.electra_small(generator={"hidden_size": 128, "ffn_size": 512, "num_heads": 2})
     assert flops_per_step(config) * config.steps == pytest.approx(1.4e18, rel=0.05)
+
+
+@pytest.mark.parametrize("convolution", [None, 3])
+def test_useful_flops_of_the_deberta_body_are_the_products_that_torch_computes(convolution):
+    sizes = {"vocab_size": 50, "num_layers": 2, "position_buckets": 256, "convolution": convolution}
+    config = presets.deberta_mini(generator=None, share="nothing", discriminator=sizes, optim={"decoupled": False})
+    network, ids = Discriminator(config.discriminator), torch.randint(5, 50, (8, 128))
+    with FlopCounterMode(display=False) as counter:
+        network(ids).sum().backward()
+    places = num_places(config.discriminator, 128)
+    assert places == 255  # all distances of 128 tokens
+    projected = 3 * 2 * 2 * places * 2 * 128**2  # the table's queries and keys, once in a layer
+    assert counter.get_total_flops() == pytest.approx(8 * useful_flops(config) + projected, rel=0.005)
 
 
 def test_flops_follow_the_objective():
@@ -168,14 +198,16 @@ def small_without_dropout(preset, num_layers):
     return reduced(presets.PRESETS[preset](), num_layers=num_layers, dropout=0.0, attention_dropout=0.0)
 
 
-@pytest.mark.parametrize("preset", ["electra_small", "electra_small_owt", "alectra_small", "modern_small", "mlm_small"])
+@pytest.mark.parametrize(
+    "preset", ["electra_small", "electra_small_owt", "alectra_small", "modern_small", "deberta_mini", "mlm_small"]
+)
 def test_activations_are_what_the_backward_pass_needs(preset):
     config = small_without_dropout(preset, 4)
     assert estimate_memory(config).activations == pytest.approx(kept_bytes(config), rel=0.1)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("preset", ["electra_small", "electra_small_owt", "modern_small", "mlm_small"])
+@pytest.mark.parametrize("preset", ["electra_small", "electra_small_owt", "modern_small", "deberta_mini", "mlm_small"])
 def test_with_recompute_they_are_the_layers_inputs_and_one_whole_layer(preset):
     config = small_without_dropout(preset, 4)
     one_layer = kept_bytes(small_without_dropout(preset, 5)) - kept_bytes(config)

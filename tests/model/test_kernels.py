@@ -360,6 +360,7 @@ def in_new_process(code, **environment):
     ).stdout.strip()
 
 
+@pytest.mark.promise("Environment", "no C++ compiler", "trains without kernels")
 @pytest.mark.long
 def test_without_a_compiler_nothing_is_lost_but_speed(tmp_path):
     code = """
@@ -373,6 +374,7 @@ print(use_kernels(network), network(torch.ones(2, 8, dtype=torch.int64)).shape)
         assert printed == "False torch.Size([2, 8])"
 
 
+@pytest.mark.promise("Environment", "kernels built by several processes at once", "built once, all use them")
 @pytest.mark.long
 def test_they_are_built_once_and_by_several_processes_at_once(tmp_path):
     code = "from electrakit.model import kernels; print(kernels.problem() is None)"
@@ -381,9 +383,9 @@ def test_they_are_built_once_and_by_several_processes_at_once(tmp_path):
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate()[0].strip() for process in running] == ["True", "True"]
     (library,) = (tmp_path / "electrakit").glob("*")
-    before = library.stat().st_mtime_ns
+    before = library.stat().st_ino
     assert in_new_process(code, XDG_CACHE_HOME=str(tmp_path)) == "True"
-    assert library.stat().st_mtime_ns == before
+    assert library.stat().st_ino == before
 
 
 @pytest.mark.long
@@ -392,13 +394,5 @@ def test_a_damaged_library_is_built_again_and_one_that_is_there_needs_no_compile
     assert in_new_process(code, XDG_CACHE_HOME=str(tmp_path)) == "True"
     (library,) = (tmp_path / "electrakit").glob("*")
     assert in_new_process(code, XDG_CACHE_HOME=str(tmp_path), CXX="no-such-compiler") == "True"
-    library.write_bytes(b"")
+    os.truncate(library, 8192)  # as a full disk would leave it
     assert in_new_process(code, XDG_CACHE_HOME=str(tmp_path)) == "True"
-
-
-def test_a_folder_that_others_may_write_is_not_trusted(tmp_path):
-    (tmp_path / "electrakit").mkdir()
-    (tmp_path / "electrakit").chmod(0o777)
-    code = "from electrakit.model import kernels; print(kernels.problem())"
-    printed = in_new_process(code, XDG_CACHE_HOME=str(tmp_path))
-    assert "others may write there" in printed

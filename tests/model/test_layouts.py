@@ -43,7 +43,7 @@ def network_of(kind, body, **changes):
 
 
 @needs_kernels
-@pytest.mark.parametrize("body", ["classic", "modern"])
+@pytest.mark.parametrize("body", ["classic", "modern", "deberta"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_hidden_states_and_gradients(body, rows):
     ids = ROWS[rows]
@@ -64,7 +64,7 @@ def test_hidden_states_and_gradients(body, rows):
 
 
 @needs_kernels
-@pytest.mark.parametrize("body", ["classic", "modern"])
+@pytest.mark.parametrize("body", ["classic", "modern", "deberta"])
 def test_word_logits_at_positions_and_everywhere(body):
     ids, positions = ROWS["padded"], torch.tensor([[1, 30], [1, 2], [5, 16]])
     network = network_of(Generator, body)
@@ -75,7 +75,7 @@ def test_word_logits_at_positions_and_everywhere(body):
 
 
 @needs_kernels
-@pytest.mark.parametrize("body", ["classic", "modern"])
+@pytest.mark.parametrize("body", ["classic", "modern", "deberta"])
 @pytest.mark.parametrize("kind", ["electra", "mlm", "replace_mlm", "all_tokens_mlm"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_objective_has_the_same_loss(body, kind, precision):
@@ -105,7 +105,7 @@ def test_every_objective_has_the_same_loss(body, kind, precision):
 
 
 @needs_kernels
-@pytest.mark.parametrize("body", ["classic", "modern"])
+@pytest.mark.parametrize("body", ["classic", "modern", "deberta"])
 def test_a_batch_of_nothing_but_padding(body):
     config = presets.tiny(body)
     objective = build_objective(config, SPECIAL_IDS)

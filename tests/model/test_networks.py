@@ -29,7 +29,8 @@ CLASSIC = NetworkConfig(
     sep_token_id=SEP,
 )
 MODERN = replace(CLASSIC, body="modern", embedding_size=32)
-BOTH = pytest.mark.parametrize("config", [CLASSIC, MODERN], ids=["classic", "modern"])
+DEBERTA = replace(CLASSIC, body="deberta", embedding_size=32, position_buckets=8, convolution=3)
+BOTH = pytest.mark.parametrize("config", [CLASSIC, MODERN, DEBERTA], ids=["classic", "modern", "deberta"])
 NETWORKS = pytest.mark.parametrize("kind", [Generator, Discriminator])
 
 

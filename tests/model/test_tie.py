@@ -58,7 +58,7 @@ def electra_pair(**changes: Any) -> tuple[Any, Any]:
 
 
 def our_pair(body: str = "classic", **changes: Any) -> tuple[Generator, Discriminator]:
-    config = our_config(body=body, **{**({"embedding_size": 32} if body == "modern" else {}), **changes})
+    config = our_config(body=body, **{**({} if body == "classic" else {"embedding_size": 32}), **changes})
     return Generator(config), Discriminator(config)
 
 
@@ -180,7 +180,7 @@ def test_sizes_that_do_not_fit_are_both_named_with_the_way_out(changes: dict[str
     assert [id(parameter) for parameter in generator.parameters()] == before  # nothing half done
 
 
-@pytest.mark.parametrize("body", ["classic", "modern"])
+@pytest.mark.parametrize("body", ["classic", "modern", "deberta"])
 def test_a_generator_of_the_discriminators_first_layers(body: str) -> None:
     config = replace(our_pair(body)[1].config, num_layers=3)
     discriminator = Discriminator(config)
@@ -198,7 +198,7 @@ def test_a_generator_of_the_discriminators_first_layers(body: str) -> None:
         tie(Generator(replace(config, num_layers=4)), discriminator, share="layers")
 
 
-@pytest.mark.parametrize("body", ["classic", "modern"])
+@pytest.mark.parametrize("body", ["classic", "modern", "deberta"])
 def test_our_own_pair_shares_its_embeddings(body: str) -> None:
     generator, discriminator = our_pair(body)
     before = discriminator.eval()(ids())

@@ -15,7 +15,9 @@ from electrakit.common.errors import UserError
 from electrakit.config.network import NetworkConfig
 from electrakit.model.huggingface.adapt import as_generator
 from electrakit.model.networks import Discriminator, Generator
+from electrakit.model.two_tower import TwoTower
 from electrakit.objective.electra import Electra
+from electrakit.objective.electric import Electric
 from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM, mix
 from electrakit.objective.output import EvaluationSums, Output, area_under_curve, sortable
 from electrakit.objective.randomness import row_keys
@@ -47,6 +49,7 @@ OBJECTIVES = {
     "electra": lambda **more: Electra(Generator(SIZE), Discriminator(SIZE), **TOKENS, **more),
     "electra_15": lambda **more: Electra(Generator(SIZE), Discriminator(SIZE), loss_on="masked", **TOKENS, **more),
     "official": lambda **more: Electra(Generator(SIZE), Discriminator(SIZE), official=True, **TOKENS, **more),
+    "adversarial": lambda **more: Electra(Generator(SIZE), Discriminator(SIZE), adversarial=True, **TOKENS, **more),
     "uniform": lambda **more: Electra("uniform", Discriminator(SIZE), **TOKENS, **more),
     "whole words": lambda **more: Electra(
         Generator(SIZE), Discriminator(SIZE), is_continuation=torch.arange(VOCAB) % 3 == 0, **TOKENS, **more
@@ -54,6 +57,7 @@ OBJECTIVES = {
     "masked_lm": lambda **more: MaskedLM(Generator(SIZE), **TOKENS, **more),
     "replace_mlm": lambda **more: ReplaceMLM(Generator(SIZE), Generator(SIZE), **TOKENS, **more),
     "all_tokens_mlm": lambda **more: AllTokensMLM(Generator(SIZE), Generator(SIZE), **TOKENS, **more),
+    "electric": lambda **more: Electric(TwoTower(SIZE), Discriminator(SIZE), **TOKENS, **more),
 }
 every_objective = pytest.mark.parametrize("name", OBJECTIVES)
 

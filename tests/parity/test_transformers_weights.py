@@ -26,6 +26,12 @@ CONFIGS = {
         **SIZES, embedding_size=32, sep_token_id=None, body="modern", rotary_base=160_000.0
     ),
 }
+CONFIGS |= {
+    "deberta": NetworkConfig(**SIZES, embedding_size=32, sep_token_id=SEP, body="deberta", position_buckets=8),
+    "deberta, convolution": NetworkConfig(
+        **SIZES, embedding_size=32, sep_token_id=None, body="deberta", position_buckets=256, convolution=3
+    ),
+}
 PAIRS = [
     pytest.param(kind, config, id=f"{kind.__name__}, {name}")
     for name, config in CONFIGS.items()
@@ -138,7 +144,9 @@ def test_gradients_are_the_same(config):
     torch.testing.assert_close(ours[is_real], theirs[is_real], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("config", [CONFIGS["classic"], CONFIGS["modern"]], ids=["classic", "modern"])
+@pytest.mark.parametrize(
+    "config", [CONFIGS["classic"], CONFIGS["modern"], CONFIGS["deberta"]], ids=["classic", "modern", "deberta"]
+)
 def test_the_exported_generator_has_one_table(config):
     model = to_transformers(Generator(config))
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
@@ -203,6 +211,15 @@ def test_an_unknown_sep_is_asked_for():
         ("modern", "mlp_dropout", 0.3),
         ("modern", "pad_token_id", None),
         ("modern", "layer_types", ["full_attention", "sliding_attention"]),
+        ("deberta", "position_biased_input", True),
+        ("deberta", "share_att_key", False),
+        ("deberta", "pos_att_type", ["c2p"]),
+        ("deberta", "norm_rel_ebd", "none"),
+        ("deberta", "position_buckets", -1),
+        ("deberta", "max_relative_positions", 7),
+        ("deberta", "attention_head_size", 8),
+        ("deberta, convolution", "conv_act", "tanh"),
+        ("deberta, convolution", "conv_groups", 2),
         ("modern", "rope_parameters", {"full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
     ],
 )

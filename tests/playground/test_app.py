@@ -152,6 +152,7 @@ def test_every_answer_has_the_headers_that_keep_a_browser_safe(client):
         assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.promise("Playground", "bad request bodies", "refused")
 @pytest.mark.parametrize(
     "body",
     [
@@ -199,6 +200,7 @@ def test_numbers_that_are_none_are_refused(client, value):
     assert said == ("rate must be a number from 0.01 to 0.9" if value == "1e999" else "the body is not JSON")
 
 
+@pytest.mark.promise("Playground", "requests of other sites", "refused")
 def test_other_hosts_and_origins_are_refused(client, address):
     port = httpx.URL(address).port
     question = {"text": TEXT}
@@ -220,12 +222,14 @@ def test_which_hosts_are_ours():
     assert not is_allowed_host("10.0.0.7", "127.0.0.1") and is_allowed_host("LOCALHOST", "127.0.0.1")
 
 
+@pytest.mark.promise("Playground", "wrong methods, types and paths", "refused")
 def test_wrong_methods_content_types_and_paths_are_refused(client):
     body = json.dumps({"text": TEXT})
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonp"):
         answer = client.post("/api/tokens", content=body, headers={"content-type": kind})
         assert answer.status_code == 415 and refusal(answer)
     assert client.get("/api/tokens").status_code == 405
+    assert client.get("/api/tokens/", follow_redirects=False).status_code == 404
     assert client.put("/api/tokens", json={}).status_code == 405
     assert client.delete("/").status_code == 405 and refusal(client.post("/", json={}))
     for path in (
@@ -246,6 +250,7 @@ def raw(client, path: str) -> bytes:
         return b"".join(iter(lambda: line.recv(65536), b""))
 
 
+@pytest.mark.promise("Playground", "huge bodies", "cut off before they are read")
 def test_a_huge_body_is_cut_off_before_it_was_read(client):
     with socket.create_connection(("127.0.0.1", client.base_url.port), HANG) as line:
         line.sendall(
@@ -269,6 +274,7 @@ def test_a_huge_body_is_cut_off_before_it_was_read(client):
     assert is_alive(client)
 
 
+@pytest.mark.promise("Playground", "garbage and half requests", "harmless")
 def test_garbage_and_half_a_request_harm_nothing(client):
     for garbage in (
         b"\x16\x03\x01\x00",
@@ -289,6 +295,7 @@ def test_a_slow_body_is_given_up(pairs, monkeypatch):
         assert b" 408 " in line.recv(4096)
 
 
+@pytest.mark.promise("Playground", "slow clients", "given up")
 def test_half_a_header_is_given_up_and_a_slow_answer_is_not(pairs, monkeypatch):
     timers, update_timer = queue.SimpleQueue(), HeaderTimeoutProtocol.update_timer
 
@@ -365,12 +372,14 @@ def test_any_json_gets_an_answer_or_a_refusal(client, body, question):
     json.loads(answer.content, parse_constant=pytest.fail)
 
 
+@pytest.mark.promise("Playground", "random bytes", "refused")
 @settings(deadline=None, max_examples=40)
 @given(body=st.binary(max_size=300))
 def test_any_bytes_get_a_refusal(client, body):
     refusal(client.post("/api/tokens", content=body, headers={"content-type": "application/json"}))
 
 
+@pytest.mark.promise("Playground", "100 requests at once", "answered or sent away")
 def test_a_hundred_questions_at_once_are_answered_or_sent_away(client, address, pairs, monkeypatch):
     """The models are held up meanwhile."""
     may_answer, replaced = threading.Event(), pairs[0].replaced

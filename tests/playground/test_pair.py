@@ -18,7 +18,7 @@ from electrakit.playground.pair import Pair
 from tests.helpers.tiny_pairs import VOCABULARY, write_discriminator, write_generator, write_pair
 
 TEXT = "The café owner plays [MASK] golf, unhappily!"
-FAMILIES = ["electra", "modernbert", "bert", "albert"]
+FAMILIES = ["electra", "modernbert", "deberta-v2", "bert", "albert"]
 
 
 @pytest.fixture(scope="module")

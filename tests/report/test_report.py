@@ -304,6 +304,7 @@ def test_a_million_steps_make_little_data_that_keeps_their_one_spike(tmp_path):
     assert min(run["train"]["mlm_loss"]["mean"]) > 5
 
 
+@pytest.mark.long
 def test_ten_long_runs_stay_below_three_megabytes():
     lines = [line(20 * place + 20, loss=math.sin(place), disc_loss=math.cos(place)) for place in range(4000)]
     run = RunFiles(Path("run"), {}, *EMPTY, lines)

@@ -41,6 +41,7 @@ def test_a_real_run_is_read_as_it_was_written(tiny):
     assert run.checkpoint == done.checkpoint and run.shards == tiny().data and run.glue is None
 
 
+@pytest.mark.promise("Reports", "missing or cut files of a run", "read as far as they go")
 def test_what_is_missing_or_cut_off_does_no_harm(folder):
     write(folder, [line(10), line(20, loss=None)], end='{"step": 30, "split": "tr')
     (folder / "status.json").write_text('{"step": 30, "is_comp')
@@ -69,6 +70,7 @@ def test_of_steps_that_were_done_again_the_later_lines_hold(folder):
     assert [one["step"] for one in run.valid] == [20]
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_every_step_once(tiny):
     pretrain(tiny(), stop_after=7)
     before = read_run(tiny().run)

@@ -47,7 +47,7 @@ def test_differences_are_named_by_their_place_and_what_may_change_is_not():
 def test_what_a_run_may_be_resumed_with():
     """What decides when and where things are written, or how fast: not what is learned."""
     may_change = "run data steps budget micro_batch compile plain deterministic recompute fsdp log_every valid_every"
-    may_change += " save_every keep_last keep_at on_checkpoint wandb"
+    may_change += " save_every save_minutes keep_last keep_at on_checkpoint wandb"
     assert PretrainConfig.changeable() == set(may_change.split())
 
 

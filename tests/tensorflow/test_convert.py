@@ -422,6 +422,7 @@ def test_a_checkpoint_of_something_else_is_reported(tmp_path):
         convert(write_tiny(tmp_path / "b", fine_tuned), tmp_path / "hf")
 
 
+@pytest.mark.promise("Models", "damaged TensorFlow checkpoint", "the right weights or none")
 @given(st.data())
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_checkpoint_gives_the_right_weights_or_nothing(tmp_path, data):
@@ -510,7 +511,7 @@ def test_on_the_command_line_it_writes_once_and_refuses_politely(tmp_path, capsy
     with pytest.raises(SystemExit) as stop:
         main(command)
     error = capsys.readouterr().err
-    assert stop.value.code == 2 and error.count("\n") == 1 and "already exists" in error
+    assert stop.value.code == 2 and error.count("\n") == 1 and "already holds a converted model" in error
     assert sorted(tmp_path.rglob("*")) == before
 
 

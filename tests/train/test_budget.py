@@ -66,6 +66,7 @@ def test_a_budget_ends_in_time_and_the_rate_follows_the_clock(tiny, clock):
     assert rates == sorted(rates, reverse=True) and rates[-1] < 0.1 * rates[0]
 
 
+@pytest.mark.promise("Training", "`--budget` and a stop", "the rest of the budget remains")
 def test_a_resumed_run_has_the_rest_of_its_budget(tiny, clock):
     config = tiny(budget="3s", micro_batch=8, log_every=1)
     used = seconds_of(pretrain(config, clock.timed(config), stop_after=4))
@@ -77,6 +78,7 @@ def test_a_resumed_run_has_the_rest_of_its_budget(tiny, clock):
     assert pretrain(config, clock.timed(config)).step == second.step  # it is used up
 
 
+@pytest.mark.promise("Training", "`--budget` and a return to a checkpoint", "the budget is not exceeded")
 def test_the_clock_is_not_set_back_when_the_run_returns_to_a_checkpoint(tiny, clock, capfd):
     """What was done since the checkpoint is lost, the time that it took is not there again."""
     begins = []

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from electrakit import pretrain
+from electrakit import export, pretrain
 from electrakit.common.errors import UserError
 from electrakit.runs.files import Progress
 from electrakit.train.checkpoint import Checkpoints, find_damage, write_manifest
@@ -22,7 +22,7 @@ def test_a_checkpoint_has_no_pickle_and_a_hash_for_every_file(tiny):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("preset", ["tiny", "modern_tiny", "alectra_small", "electra_small_owt"])
+@pytest.mark.parametrize("preset", ["tiny", "modern_tiny", "deberta_mini", "alectra_small", "electra_small_owt"])
 def test_discriminator_and_generator_open_with_transformers_and_say_the_same(tiny, preset):
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
     from transformers.models.auto.modeling_auto import (
@@ -41,7 +41,7 @@ def test_discriminator_and_generator_open_with_transformers_and_say_the_same(tin
     ids = torch.tensor([[2, 7, 9, 11, 3, 20, 21, 3, 0, 0]])
     positions = torch.arange(10)[None]
     inputs = {"attention_mask": (ids != 0).long()}
-    if preset != "modern_tiny":
+    if preset not in ("modern_tiny", "deberta_mini"):
         inputs["token_type_ids"] = torch.tensor([[0, 0, 0, 0, 0, 1, 1, 1, 0, 0]])
     with torch.no_grad():
         generator = AutoModelForMaskedLM.from_pretrained(run.checkpoint / "generator").eval()
@@ -72,6 +72,7 @@ def test_tied_weights_are_written_once_and_are_tied_when_read_again(tiny):
     assert sum(name.endswith("embeddings.word.weight") for name in averages) == 3  # its two averages and its count
 
 
+@pytest.mark.promise("Training", "flipped bit in a file of a checkpoint", "noticed, the checkpoint before is used")
 @pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.safetensors", "state.json", "discriminator/config.json"]
@@ -94,6 +95,7 @@ def test_a_flipped_bit_is_found_and_the_checkpoint_before_is_taken(tiny, name, c
     )
 
 
+@pytest.mark.promise("Training", "checkpoint without a usable manifest", "passed over")
 def test_a_missing_or_strange_manifest_is_damage(tmp_path):
     assert "manifest.json" in (find_damage(tmp_path) or "")
     (tmp_path / "manifest.json").write_text("[]")
@@ -103,6 +105,22 @@ def test_a_missing_or_strange_manifest_is_damage(tmp_path):
         find_damage(tmp_path)
 
 
+@pytest.mark.promise("Training", "checkpoint's file is neither safetensors nor JSON, with hashes that fit", "one line")
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("content", [b"no such file", b"[]", b"\xff" * 100])
+def test_a_file_of_another_kind_with_a_manifest_that_fits_is_one_line(tiny, tmp_path, name, content):
+    run = pretrain(tiny(steps=2, save_every=2, valid_rows=1))
+    (run.checkpoint / name).write_bytes(content)
+    (run.checkpoint / "manifest.json").unlink()
+    write_manifest(run.checkpoint)
+    with pytest.raises(UserError, match=rf"{name} is .*; remove .*step_0000002, and the checkpoint before it is used"):
+        pretrain(tiny(steps=3, save_every=2, valid_rows=1))
+    if name != "optimizer.safetensors":
+        with pytest.raises(UserError, match=rf"{name} is .*"):
+            export(run, tmp_path / "exported")
+
+
+@pytest.mark.promise("Training", "damaged checkpoints", "good ones are kept")
 def test_damaged_checkpoints_are_no_reason_to_drop_good_ones(tiny):
     settings = {"steps": 8, "save_every": 2, "valid_every": 100, "valid_rows": 1}
     config = tiny(**settings)
@@ -129,6 +147,7 @@ def test_a_damaged_checkpoint_is_none_of_the_last(tiny):
     assert all(find_damage(checkpoints.path(step)) is None for step in checkpoints.steps())
 
 
+@pytest.mark.promise("Training", "run of an older version", "resumed")
 def test_a_run_of_an_older_version_is_resumed(tiny):
     """It knew fewer settings, and fewer things about its progress."""
     run = pretrain(tiny(), stop_after=5)
@@ -143,12 +162,14 @@ def test_a_run_of_an_older_version_is_resumed(tiny):
     assert pretrain(tiny()).is_complete
 
 
+@pytest.mark.long
 def test_the_last_ones_the_milestones_and_the_best_are_kept(tiny):
     run = pretrain(tiny(steps=16, save_every=2, keep_last=2, keep_at=("6.25%", "25%", "100%"), valid_every=100))
     steps = Checkpoints(run.path, 2, []).steps()
     assert steps == [1, 4, 14, 16]
 
 
+@pytest.mark.long
 def test_a_milestone_is_kept_whatever_later_starts_say(tiny):
     settings = {"save_every": 2, "keep_last": 1, "valid_every": 100, "valid_rows": 1}
     run = pretrain(tiny(steps=10, keep_at=("50%",), **settings), stop_after=8)
@@ -173,5 +194,6 @@ def test_the_best_is_kept_however_old(tmp_path):
     checkpoints = Checkpoints(tmp_path, 1, [])
     for step in (2, 4, 6):
         checkpoints.path(step).mkdir(parents=True)
+        write_manifest(checkpoints.path(step))
     checkpoints.prune(Progress(step=6, best_step=2, best_loss=1.0))
     assert checkpoints.steps() == [2, 6]

@@ -68,6 +68,7 @@ def losses(path: Path, split: str = "train", name: str = "loss") -> list[float]:
     return [line[name] for line in read_metrics(path) if line["split"] == split]
 
 
+@pytest.mark.promise("Several processes", "1 -> 2 -> 1 processes", "the same losses")
 @pytest.mark.long
 def test_two_processes_train_as_one_and_a_run_is_resumed_with_another_number(tiny):
     """The batch of 9 rows is 5 and 4; with micro-batches of 2 one process has an odd micro-batch more than it has rows."""
@@ -117,6 +118,7 @@ def test_fsdp_with_recomputation_and_micro_batches_trains_as_one(tiny):
     assert losses(tiny("sharded").run) == pytest.approx(losses(alone.path), rel=1e-5)
 
 
+@pytest.mark.promise("Several processes", "SIGKILL of one worker under torchrun", "started again, the right result")
 @pytest.mark.long
 def test_a_killed_worker_is_started_again_and_the_result_is_right(tiny, tmp_path):
     settings = {"steps": 15, "log_every": 5, "save_every": 5, "valid_every": 1000, "batch_size": 8, "micro_batch": 4}
@@ -150,6 +152,7 @@ def documented_options() -> tuple[str, ...]:
     return tuple(match[1].split())
 
 
+@pytest.mark.promise("Several processes", "signal to torchrun", "saved, no process left")
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_torchrun_as_documented_saves_in_all_processes_and_leaves_none(tiny, number):
@@ -191,6 +194,7 @@ pretrain(config, pair)
     assert len(losses(config.run)) == 3
 
 
+@pytest.mark.promise("Several processes", "full disk on rank 0", "all ranks end with one line")
 @pytest.mark.long
 def test_a_disk_that_is_full_for_the_first_is_told_by_all(tiny):
     """No rank waits for one that has failed."""
@@ -253,3 +257,24 @@ def test_two_processes_decide_for_their_speeds_together(shards, tmp_path):
     num_tokens = manifest["splits"]["train"]["rows"] * 32
     expected = choose(2 * 86_400, 3e9 * USEFUL_SHARE["cpu"], num_tokens, manifest["vocab_size"], 32, batch_size=4)
     assert read_config(tmp_path / "run").settings.steps == expected.config.steps
+
+
+@pytest.mark.long
+def test_the_first_process_decides_when_a_checkpoint_is_due_and_any_may_ask_to_stop(tmp_path):
+    code = """
+import sys
+import torch.distributed as dist
+from electrakit.train.distributed import ProcessGroup
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+group = ProcessGroup("cpu", rank, 2, dist.group.WORLD)
+print([group.agree(rank == 1, 0.5 + rank, rank == one) for one in (0, 1)])
+dist.destroy_process_group()
+"""
+    command = [sys.executable, "-c", code]
+    running = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    for process in running:
+        assert process.communicate(timeout=HANG)[0].strip() == "[(True, 0.5, True), (True, 0.5, False)]"

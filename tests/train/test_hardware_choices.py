@@ -156,6 +156,7 @@ def test_a_compiler_that_fails_in_the_backward_pass_is_gone_on_without(tiny, mon
     assert set(called) == {"forward", "backward"} and run.is_complete
 
 
+@pytest.mark.long
 def test_plain_builds_nothing(tmp_path):
     code = """
 import torch, electrakit as ek

@@ -23,6 +23,7 @@ FLATTENED = {"temperature": 4.0, "final_temperature": 1.2, "flatten_to": "freque
 CORRECT = {"correct_weight": 1.0, "keep_mask_prob": 0.3, "temperature": 2.0, "final_temperature": 1.0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("preset", "has_network"), [("tiny", True), ("modern_tiny", False)])
 def test_a_run_that_stops_and_resumes_ends_with_the_same_bits(tiny, preset, has_network):
     changes = {**COUNTS, "objective": CORRECT, **({} if has_network else {"generator": None})}
@@ -46,6 +47,7 @@ def read(run: PretrainRun) -> ek.presets.PretrainConfig:
     return read_config(run.path).settings
 
 
+@pytest.mark.long
 def test_without_a_generator_the_corrector_is_exported_as_the_masked_language_model(tiny, tmp_path):
     run = pretrain(tiny("run", "modern_tiny", **COUNTS, generator=None, objective=CORRECT))
     ek.export(run, tmp_path / "hf")
@@ -71,6 +73,7 @@ def test_the_table_starts_as_counted_vectors_and_the_bias_as_log_frequencies(tin
     assert logits.std().item() == pytest.approx(LOGIT_SPREAD, rel=0.1)
 
 
+@pytest.mark.long
 def test_heads_that_begin_at_neighbours_do_so_in_both_networks_and_a_run_resumes_with_the_same_bits(tiny):
     changes = {"init_embeddings": "counts", "init_attention": "neighbours", "objective": FLATTENED}
     objective = begun(tiny("begun", "modern_tiny", **changes))
@@ -113,6 +116,7 @@ def test_what_does_not_fit_together_is_refused(tiny, changes, message):
         tiny("run", **changes)
 
 
+@pytest.mark.long
 def test_a_generator_of_shared_layers_resumes_with_the_same_bits_and_is_exported(tiny, tmp_path):
     whole = resumed_exactly(tiny, "modern_tiny", {"share": "layers", "generator": {"num_layers": 1}})
     ek.export(whole, tmp_path / "hf")

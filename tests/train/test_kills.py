@@ -25,17 +25,23 @@ def run_kills(config: PretrainConfig, how: str, tmp_path: Path) -> subprocess.Co
     return subprocess.run(command, capture_output=True, text=True, timeout=HANG)
 
 
+@pytest.mark.promise("Training", "SIGKILL at random moments", "the same bits at the end")
 @pytest.mark.long
-def test_killed_at_random_moments_the_run_ends_with_the_same_bits(tiny, tmp_path):
-    settings = {"steps": 45, "save_every": 3, "micro_batch": 4, "valid_every": 20}
-    killed = run_kills(tiny("killed", **settings), "8", tmp_path)
+def test_killed_at_random_moments_the_run_ends_with_the_same_bits(tiny, tmp_path, trials):
+    settings = {"steps": 22 * trials.number, "save_every": 3, "micro_batch": 4, "valid_every": 20}
+    killed = run_kills(tiny("killed", **settings), str(4 * trials.number), tmp_path)
     assert killed.returncode == 0, killed.stderr
-    assert int(killed.stdout.split()[1]) >= 3
+    num_kills = int(killed.stdout.split()[1])
+    assert num_kills >= 3
     assert_same(pretrain(tiny("killed", **settings)), pretrain(tiny("whole", **settings)))
+    trials.count(num_kills)
 
 
+@pytest.mark.promise(
+    "Training", "SIGKILL before every write, sync and rename of a save", "the same bits at the end, nothing left over"
+)
 @pytest.mark.long
-def test_killed_at_every_write_of_a_save_the_run_ends_with_the_same_bits(tiny, tmp_path):
+def test_killed_at_every_write_of_a_save_the_run_ends_with_the_same_bits(tiny, tmp_path, trials):
     settings = {"steps": 2, "save_every": 1, "micro_batch": 8, "keep_last": 1, "valid_every": 100, "valid_rows": 8}
     killed = run_kills(tiny("killed", **settings), "writes", tmp_path)
     assert killed.returncode == 0, killed.stderr
@@ -51,8 +57,10 @@ def test_killed_at_every_write_of_a_save_the_run_ends_with_the_same_bits(tiny, t
     run = pretrain(tiny("killed", **settings))
     assert_same(run, pretrain(tiny("whole", **settings)))
     assert {path.name for path in (run.path / "checkpoints").iterdir()} == {"step_0000002"}  # no half folder is left
+    trials.count(len(said))
 
 
+@pytest.mark.promise("Training", "SIGKILL after the last save", "the missing validation is made")
 def test_a_kill_right_after_the_last_save_loses_no_validation(tiny):
     """The last step is due for a checkpoint and not for a validation."""
     settings = {"steps": 6, "save_every": 3, "valid_every": 100}
@@ -87,6 +95,7 @@ pretrain(PretrainConfig.from_json(json.loads(sys.argv[1])))
 """
 
 
+@pytest.mark.promise("Training", "SIGKILL while a checkpoint is replaced", "the old one is put back")
 @pytest.mark.long
 def test_a_kill_while_a_checkpoint_is_replaced_loses_nothing(tiny):
     """It was stopped where it is now to end: only a validation is missing, and its checkpoint is written anew."""
@@ -102,6 +111,9 @@ def test_a_kill_while_a_checkpoint_is_replaced_loses_nothing(tiny):
     assert {path.name for path in (run.path / "checkpoints").iterdir()} == {"step_0000003"}
 
 
+@pytest.mark.promise(
+    "Training", "full disk during a save", "one line, earlier checkpoints untouched, the same bits after a restart"
+)
 @pytest.mark.long
 def test_a_full_disk_is_told_and_leaves_earlier_checkpoints_alone(tiny, tmp_path):
     config = tiny(steps=8, save_every=4, valid_every=100)

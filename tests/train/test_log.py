@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from electrakit import pretrain
 from electrakit.common import progress
+from electrakit.common.errors import UserError
 from electrakit.common.words import format_clock
+from electrakit.runs.files import read_metrics
 from electrakit.train import log
 from electrakit.train.log import TerminalLine
 from tests.helpers.processes import HANG
@@ -37,6 +40,7 @@ def test_every_step_is_logged_once_also_after_stops(tiny):
     assert [event.step for event in events.Scalars("valid/disc_auc")] == [0, 6, 12]
 
 
+@pytest.mark.promise("Training", "SIGKILL while a line of metrics.jsonl is written", "the line is written again")
 def test_a_line_that_a_kill_cut_off_is_no_line(tiny):
     config = tiny(log_every=1)
     run = pretrain(config, stop_after=5)
@@ -44,6 +48,24 @@ def test_a_line_that_a_kill_cut_off_is_no_line(tiny):
         file.write(json.dumps({"step": 6, "split": "train", "loss": 1.0}) + '\n{"step": 7, "spl')
     run = pretrain(config)
     assert [line["step"] for line in run.metrics()] == list(range(1, 13))
+
+
+def test_lines_that_a_full_disk_does_not_take_wait_for_the_checkpoint(tmp_path, tiny):
+    lines = log.Log(tmp_path, tiny())
+    lines.resume_from(None)
+    lines.write("train", 1, {"loss": 1.0})
+    good = lines.file
+    with Path("/dev/full").open("ab", buffering=0) as lines.file:
+        lines.write("train", 2, {"loss": 1.0})
+        lines.write("train", 3, {"loss": 1.0})
+        with pytest.raises(
+            UserError, match=r"metrics.jsonl \(No space left on device\); earlier checkpoints are untouched"
+        ):
+            lines.sync()
+    lines.file = good
+    lines.sync()
+    lines.close()
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3]
 
 
 def test_a_terminal_gets_one_live_line_and_a_file_plain_ones(monkeypatch):

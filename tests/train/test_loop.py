@@ -1,10 +1,13 @@
 """Pretraining: files of a run, resuming, refused changes of settings, and losses that do not depend on micro-batches."""
 
 import json
+import math
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +19,11 @@ from electrakit.common.errors import UserError
 from electrakit.config.pretrain import with_special_ids
 from electrakit.objective.build import build_objective
 from electrakit.objective.output import Output
+from electrakit.runs import layout
 from electrakit.runs.files import PretrainRun
+from electrakit.train import checkpoint, loop
+from electrakit.train.signals import SIGNALS
+from electrakit.train.state import MAX_SAVING_SHARE, TrainState, save_interval
 from tests.helpers.runs import assert_same, metrics_of, weights
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -49,6 +56,7 @@ def test_a_run_learns_and_leaves_its_files(tiny):
 
 @pytest.mark.long
 # the first; where log, checkpoint, nothing and the next epoch are due
+@pytest.mark.promise("Training", "stopped at any step", "the same bits at the end")
 @pytest.mark.parametrize("step", [1, 4, 5, 7, 11])
 @pytest.mark.parametrize("preset", ["tiny", "modern_tiny"])
 def test_resume_equals_an_uninterrupted_run(tiny, preset, step, shards):
@@ -66,6 +74,7 @@ def test_an_epoch_boundary_is_crossed_like_any_other_step(tiny):
     assert_same(pretrain(tiny("micro_batches", **settings)), whole)
 
 
+@pytest.mark.promise("Training", "stopped with each optimizer", "the same bits at the end")
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["adamw", "lamb", "muon"])
 def test_every_optimizer_resumes_exactly(tiny, name):
@@ -75,8 +84,9 @@ def test_every_optimizer_resumes_exactly(tiny, name):
     assert_same(pretrain(tiny("halves", **settings)), whole)
 
 
+@pytest.mark.promise("Training", "signal between two micro-batches", "a checkpoint, and the same bits at the end")
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_in_the_middle_of_accumulation_loses_nothing(tiny, number):
     whole = pretrain(tiny("whole", steps=6))
     config = tiny("halves", steps=6)
@@ -110,6 +120,7 @@ def test_a_complete_run_is_left_as_it_is_and_more_steps_go_on(tiny):
     assert len(steps) == len(set(steps))
 
 
+@pytest.mark.promise("Training", "other settings for a run that exists", "refused, with the difference")
 def test_other_settings_are_refused_with_the_difference(tiny, shards, tmp_path):
     pretrain(tiny(), stop_after=5)
     with pytest.raises(UserError, match=r"optim\.lr 0\.002 -> 0\.003.*another --run"):
@@ -143,6 +154,7 @@ def test_vocabulary_and_length_are_those_of_the_shards(tiny):
         pretrain(ek.presets.tiny())
 
 
+@pytest.mark.promise("Training", "two processes on one run folder", "the second is refused")
 def test_one_run_has_one_writer(tiny):
     config = tiny()
     told, tell = os.pipe()
@@ -173,7 +185,9 @@ def losses_of(run: PretrainRun) -> list[float]:
     return [line["loss"] for line in run.metrics()]
 
 
-@pytest.mark.parametrize("preset", ["tiny", "mlm_small", "electra_15", "replace_mlm", "all_tokens_mlm"])
+@pytest.mark.parametrize(
+    "preset", ["tiny", "mlm_small", "electra_15", "replace_mlm", "all_tokens_mlm", "electric_small"]
+)
 def test_micro_batches_do_not_change_the_loss(tiny, preset):
     """A mean over all tokens of the step. The mean of the micro-batches' means is off by a percent: rows differ in length."""
     small = {
@@ -275,6 +289,44 @@ def test_a_signal_while_a_checkpoint_is_told_about_stops_the_run_there(tiny):
     assert (stopped.step, seen) == (5, ["step_0000005"])  # not one step and one checkpoint more
 
 
+def test_signals_during_a_save_do_not_lose_it(tiny, monkeypatch):
+    def interrupted(folder: Path) -> None:
+        for number in SIGNALS:
+            os.kill(os.getpid(), number)
+        write_manifest(folder)
+
+    write_manifest = checkpoint.write_manifest
+    monkeypatch.setattr(checkpoint, "write_manifest", interrupted)
+    stopped = pretrain(tiny(valid_every=100))
+    assert stopped.step == 5 and checkpoint.find_damage(stopped.checkpoint) is None
+
+
+@pytest.mark.long
+def test_checkpoints_by_the_clock_change_no_bit(tiny, monkeypatch):
+    settings: dict[str, Any] = {"save_every": 100, "valid_every": 100, "keep_last": 9}
+    whole = pretrain(tiny("whole", **settings))
+    monkeypatch.setattr(TrainState, "is_save_due", lambda state: state.progress.step in (3, 7))
+    stopped = pretrain(tiny("halves", **settings), stop_after=10)
+    assert layout.checkpoint_steps(stopped.path) == [3, 7, 10]
+    shutil.rmtree(stopped.checkpoint)  # as after a kill: it resumes from the seventh step
+    assert_same(pretrain(tiny("halves", **settings)), whole)
+
+
+def test_memory_is_given_back_between_checkpoints_too(tiny, monkeypatch):
+    given: list[None] = []
+    monkeypatch.setattr(loop, "TRIM_EVERY", 3)
+    monkeypatch.setattr(loop.hardware_choices, "give_back_memory", lambda: given.append(None))
+    pretrain(tiny(steps=7, save_every=100, valid_every=100))
+    assert len(given) == 3  # after 3 and 6 steps, and with the last checkpoint
+
+
+def test_saving_by_the_clock_takes_at_most_its_share_of_the_time():
+    assert save_interval(10, save_seconds=1) == 600
+    assert save_interval(None, save_seconds=1) == math.inf
+    for seconds in (13, 54, 600):
+        assert seconds / (seconds + save_interval(10, seconds)) <= MAX_SAVING_SHARE + 1e-9
+
+
 def test_stop_after_a_step_that_is_done_stops_at_once(tiny):
     assert pretrain(tiny(), stop_after=6).step == 6
     assert pretrain(tiny(), stop_after=3).step == 6
@@ -352,6 +404,7 @@ def test_a_compiled_run_has_the_same_losses(tiny):
     assert losses_of(compiled) == pytest.approx(losses_of(plain), rel=1e-4)
 
 
+@pytest.mark.promise("Training", "`--on-checkpoint` fails", "training continues")
 @pytest.mark.long
 def test_on_checkpoint_is_told_and_may_fail(tiny, tmp_path, capfd):
     seen = []

@@ -7,6 +7,7 @@ from torch import nn
 
 from electrakit import presets
 from electrakit.config.pretrain import OptimConfig
+from electrakit.model.gdes import GDESEmbedding
 from electrakit.objective.build import build_objective
 from electrakit.train.optim import RunOptimizer, orthogonalise, parameter_groups
 
@@ -229,3 +230,13 @@ def test_state_goes_out_and_in(name):
     step(one, first, 2)
     step(two, second, 2)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_a_difference_that_begins_at_zero_moves_with_lamb_as_far_as_with_adam():
+    words = [nn.Embedding(6, 4) for _ in range(2)]
+    pair = nn.ModuleList([words[0], GDESEmbedding(words[1], words[0])])
+    optimizer = RunOptimizer(pair, OptimConfig(name="lamb", lr=0.01, weight_decay=0.0))
+    for _ in range(10):
+        pair[1].delta.grad = torch.ones(6, 4)
+        optimizer.step(0.01, TRUE)
+    torch.testing.assert_close(pair[1].delta, torch.full((6, 4), -0.1), rtol=1e-3, atol=0)

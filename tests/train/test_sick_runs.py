@@ -9,6 +9,7 @@ from tests.helpers.runs import metrics_of, weights
 from tests.helpers.sick_objective import sick
 
 
+@pytest.mark.promise("Training", "NaN in the loss", "the step is skipped and counted")
 def test_a_step_without_a_number_is_skipped_and_counted(tiny):
     config = tiny(micro_batch=8, log_every=1, steps=6)
     run = pretrain(config, sick(config, [2, 4]))
@@ -18,6 +19,7 @@ def test_a_step_without_a_number_is_skipped_and_counted(tiny):
     assert "loss" not in run.metrics()[2] and "loss" in run.metrics()[3]
 
 
+@pytest.mark.promise("Training", "NaN three times in a row", "back to the last checkpoint, then a clear stop")
 def test_three_in_a_row_go_back_once_and_then_stop(tiny, capfd):
     config = tiny(micro_batch=8, steps=12)
     run = pretrain(config, sick(config, [6, 7, 8]))  # other draws help

@@ -33,7 +33,9 @@ def test_counts_are_those_that_the_objective_divides_by(shards, kind, official, 
             assert num_scored == output.is_scored.sum()
 
 
-@pytest.mark.parametrize("preset", ["tiny", "electra_15", "mlm_small", "replace_mlm", "all_tokens_mlm"])
+@pytest.mark.parametrize(
+    "preset", ["tiny", "electra_15", "mlm_small", "replace_mlm", "all_tokens_mlm", "electric_small"]
+)
 def test_micro_batches_add_up_to_the_loss_of_the_batch(shards, preset):
     config = getattr(presets, preset)(vocab_size=120, length=32)
     objective = build_objective(config, SPECIAL).eval()

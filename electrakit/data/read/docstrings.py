@@ -190,7 +190,7 @@ def visible_lines(docstring: str) -> Iterator[tuple[int, str]]:
 
 # -- markup -------------------------------------------------------------------------------------------------------------
 
-HAS_MARKUP = re.compile(r"[`*<\[|_\\$]|https?:|\s\s")
+HAS_MARKUP = re.compile(r"[`*<\[|_\\$]|https?:|\s\s|[^\S ]")
 ROLE = re.compile(r"(?::[a-zA-Z][\w:+.-]{0,40}|\b(?:attr|class|func|meth|mod|ref)):`([^`]{1,200})`(?:_\b)?")
 LITERAL = re.compile(r"``([^`]{1,200})``")
 CROSS_REFERENCE = re.compile(r"`([^`]{1,200})`_{0,2}")

@@ -8,9 +8,9 @@ from electrakit.common.errors import UserError, first_line
 from electrakit.common.safe_load import hub_problem
 from electrakit.data.read.files import TOO_MUCH, Allowance
 from electrakit.data.read.notes import Notes
+from electrakit.data.read.parquet_pages import largest_refused
 
 READ_BYTES = 2**20
-MAX_DICTIONARY_BYTES = 256 * 2**20  # of different texts that a parquet file keeps in one place: it is read as a whole
 
 
 def parquet_values(
@@ -27,10 +27,6 @@ def parquet_values(
         if field not in table.schema_arrow.names:
             notes.add(f"no column {field!r}; left out", f"{name} has {table.schema_arrow.names}")
             return
-        if (num_bytes := _longest_dictionary(table, field)) > MAX_DICTIONARY_BYTES:
-            what = f"parquet file with a dictionary of more than {MAX_DICTIONARY_BYTES:,} bytes; left out"
-            notes.add(what, f"{name}: about {num_bytes:,}")
-            return
         num_groups, num_rows = table.metadata.num_row_groups, _rows_at_a_time(table)
     except UserError:
         raise
@@ -38,7 +34,13 @@ def parquet_values(
         notes.add("damaged parquet file; left out", f"{name}: {first_line(error, 80)}")
         return
     for number in range(num_groups):
+        place = f"{name}: row group {number + 1} of {num_groups}"
         try:
+            if num_bytes := largest_refused(file, table.metadata.row_group(number), field):
+                notes.add(
+                    "part of a parquet file that is too large to unpack; left out", f"{place}: {num_bytes:,} bytes"
+                )
+                continue
             for batch in table.iter_batches(num_rows, row_groups=[number], columns=[field]):
                 for stored in batch.column(0):
                     value = _as_text(stored, max_bytes)
@@ -49,8 +51,8 @@ def parquet_values(
         except UserError:
             raise
         except (pyarrow.ArrowException, OSError, ValueError) as error:
-            where = f"{name}: row group {number + 1} of {num_groups}: {first_line(error, 80)}"
-            notes.add("damaged part of a parquet file; the rest of its row group is left out", where)
+            what = "damaged part of a parquet file; the rest of its row group is left out"
+            notes.add(what, f"{place}: {first_line(error, 80)}")
 
 
 def dataset_values(name: str, field: str) -> Iterator[Any]:
@@ -80,17 +82,6 @@ def dataset_values(name: str, field: str) -> Iterator[Any]:
         if field not in row:
             raise UserError(f"the dataset {name!r} has no field {field!r} but {sorted(row)}; use --field")
         yield row.pop(field)
-
-
-def _longest_dictionary(table: Any, field: str) -> int:
-    """About how many bytes of different texts a parquet file keeps in one place. Most writers stop at a megabyte."""
-    longest = 0
-    for group in _row_groups(table):
-        for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema == field and column.has_dictionary_page:
-                packed = column.data_page_offset - column.dictionary_page_offset
-                longest = max(longest, packed * column.total_uncompressed_size // max(1, column.total_compressed_size))
-    return longest
 
 
 def _rows_at_a_time(table: Any) -> int:

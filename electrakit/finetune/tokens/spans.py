@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from electrakit.finetune.results import EvaluationResult
 from electrakit.finetune.tasks import Task
+from electrakit.finetune.tokens.span_head import NUM_STARTS, is_possible
 from electrakit.finetune.tokens.squad_metrics import first_scores, second_scores
 from electrakit.finetune.tokens.windows import EncodedWindows
 
@@ -23,10 +24,8 @@ ANSWERABLE_WEIGHT = 0.5  # of the loss of predicting whether there is an answer
 
 def span_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
     """The loss of each window (B): logits (B, T, 2 or 3), targets (B, 5) as in Windows."""
-    start, end, is_impossible, first, last = targets.unbind(-1)
-    places = torch.arange(logits.size(1), device=logits.device)
-    is_possible = (places >= first[:, None]) & (places <= last[:, None]) | (places == 0)
-    logits = logits.masked_fill(~torch.stack([is_possible] * logits.size(-1), -1), -torch.inf)
+    start, end, is_impossible = targets[:, :3].unbind(-1)
+    logits = logits.masked_fill(~is_possible(targets, logits.size(1))[..., None], -torch.inf)
     start_loss = nn.functional.cross_entropy(logits[..., 0], start, reduction="none")
     end_loss = nn.functional.cross_entropy(logits[..., 1], end, reduction="none")
     loss = (start_loss + end_loss) / 2
@@ -109,12 +108,13 @@ def answers_of(windows: EncodedWindows, logits: np.ndarray) -> tuple[dict[str, l
             found = logits[windows.starts[number] : windows.starts[number + 1]]
             first, last = windows.labels[number, 3:]
             inside, shift = found[first : last + 1], int(windows.first_token[number])
+            find = beam_spans if logits.shape[1] > NUM_STARTS else best_spans
             spans += [
-                (score, start + shift, end + shift, float(inside[start, 0]), float(inside[end, 1]))
-                for score, start, end in best_spans(inside, windows.can_start[number])
+                (start_logit + end_logit, start + shift, end + shift, start_logit, end_logit)
+                for start_logit, end_logit, start, end in find(inside, windows.can_start[number])
             ]
-            if logits.shape[1] > 2:
-                null_odds[question.id] = min(null_odds.get(question.id, np.inf), float(found[0, 2]))
+            if logits.shape[1] % 2:  # the last of 3 or 23
+                null_odds[question.id] = min(null_odds.get(question.id, np.inf), float(found[0, -1]))
         context, offsets = windows.contexts[question.context], windows.offsets[question.context]
         different: dict[str, list[float]] = {}  # by text: the logits of its ends
         for _, start, end, *ends in sorted(spans, key=lambda span: -span[0]):
@@ -130,11 +130,33 @@ def answers_of(windows: EncodedWindows, logits: np.ndarray) -> tuple[dict[str, l
     return best, null_odds
 
 
-def best_spans(logits: np.ndarray, can_start: np.ndarray) -> list[tuple[float, int, int]]:
-    """The score, first and last token of the spans in a window's text, of the 20 best starts and the 20 best ends."""
+FoundSpan = tuple[float, float, int, int]
+"""The logits of the start and of the end, the first and the last token."""
+
+
+def best_spans(logits: np.ndarray, can_start: np.ndarray) -> list[FoundSpan]:
+    """The spans in a window's text, of the 20 best starts and the 20 best ends."""
     starts = np.argsort(-logits[:, 0], kind="stable")[:NUM_BEST]
     ends = np.argsort(-logits[:, 1], kind="stable")[:NUM_BEST]
+    return good_spans(starts, logits[starts, 0], ends, np.tile(logits[ends, 1], (len(starts), 1)), can_start)
+
+
+def beam_spans(logits: np.ndarray, can_start: np.ndarray) -> list[FoundSpan]:
+    """The same from a beam, as `span_head.beam` makes it: each start has its own 20 best ends."""
+    found = []
+    for start in np.flatnonzero(logits[:, 1] >= 0):
+        of_ends = logits[:, 2 + int(logits[start, 1])]
+        ends = np.argsort(-of_ends, kind="stable")[:NUM_BEST]
+        found += good_spans(np.array([start]), logits[[start], 0], ends, of_ends[None, ends], can_start)
+    return found
+
+
+def good_spans(
+    starts: np.ndarray, start_logits: np.ndarray, ends: np.ndarray, end_logits: np.ndarray, can_start: np.ndarray
+) -> list[FoundSpan]:
+    """Of all pairs of starts (S) and ends (E) those that an answer may be: not too long, and with the most context in this window."""
     lengths = ends[None] - starts[:, None] + 1
     is_good = (lengths >= 1) & (lengths <= MAX_ANSWER) & can_start[starts][:, None]
-    scores = logits[starts, 0][:, None] + logits[ends, 1][None]
-    return [(float(scores[a, b]), int(starts[a]), int(ends[b])) for a, b in np.argwhere(is_good)]
+    return [
+        (float(start_logits[a]), float(end_logits[a, b]), int(starts[a]), int(ends[b])) for a, b in np.argwhere(is_good)
+    ]

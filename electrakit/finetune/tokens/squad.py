@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from electrakit.common.errors import UserError
-from electrakit.finetune.read_glue import require_file, rows_warning
-from electrakit.finetune.tasks import Split, Task
-from electrakit.finetune.user_tables import field_of, read_user_table
+from electrakit.finetune.tasks import Task
 
 JSON_TYPES = {str: "text", int: "number", list: "list"}
 
@@ -44,6 +42,7 @@ class JsonObject:
     path: Path
     place: str
     content: Any
+    format: str = "SQuAD"
 
     @property
     def where(self) -> str:
@@ -52,48 +51,16 @@ class JsonObject:
     def field(self, name: str, wanted: type) -> Any:
         value = self.content.get(name) if isinstance(self.content, dict) else None
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise UserError(f"{self.where} has no {JSON_TYPES[wanted]} {name!r}; is it a file of SQuAD?")
+            raise UserError(f"{self.where} has no {JSON_TYPES[wanted]} {name!r}; is it a file of {self.format}?")
         return value
 
     def objects(self, name: str) -> Iterator[Self]:
         """The objects of a list."""
         for number, content in enumerate(self.field(name, list)):
-            entry = type(self)(self.path, f"{self.place}.{name}[{number}]".lstrip("."), content)
+            entry = type(self)(self.path, f"{self.place}.{name}[{number}]".lstrip("."), content, self.format)
             if not isinstance(content, dict):
                 raise UserError(f"{entry.where} is {content!r:.40}, not an object with named fields")
             yield entry
-
-
-def read_squad(data: str, task: Task, split: Split) -> SquadExamples:
-    """The questions of a split. Training questions whose answer is not where the file says are left out."""
-    path = require_file(data, task, split)
-    found = read_squad_json(path, task)
-    warnings = rows_warning(task, split, len(found.questions), "questions")
-    kept = [one for one in found.questions if split.name != "train" or is_in_place(one, found.contexts[one.context])]
-    if not kept:
-        raise UserError(f"{path}: no answer stands where the file says")
-    if num_lost := len(found.questions) - len(kept):
-        warnings += (f"{task.title} {split.name}: {num_lost:,} answers do not stand where the file says: left out",)
-    return SquadExamples(kept, found.contexts, warnings)
-
-
-def read_unlabelled(path: Path) -> SquadExamples:
-    """Questions without answers, from a file of SQuAD or a table with a question and a context in each row."""
-    if path.suffix.lower() == ".json":
-        return read_squad_json(path)
-    table = read_user_table(path)
-    missing = {"question", "context"} - set(table.columns)
-    if missing:
-        raise UserError(
-            f"{path} has the columns {', '.join(table.columns)}, not {missing.pop()!r}; a question and its context are needed"
-        )
-    contexts: dict[str, int] = {}
-    found = []
-    for number, (where, row) in enumerate(table.rows):
-        text, context = (field_of(where, row, column) for column in ("question", "context"))
-        question = SquadQuestion(row.get("id", str(number)), text, contexts.setdefault(context, len(contexts)))
-        found.append((where, question))
-    return SquadExamples(unique(found), list(contexts), table.warnings)
 
 
 def read_squad_json(path: Path, task: Task | None = None) -> SquadExamples:

@@ -40,6 +40,11 @@ class EncodedSentences(EncodedRows):
     word_of: np.ndarray
     """The word that each token is the first of, or -1 (all tokens)."""
 
+    @property
+    def num_unseen(self) -> int:
+        """Words that no token stands for: those past the row's length, and those that the tokenizer drops."""
+        return sum(map(len, self.words)) - int((self.word_of >= 0).sum())
+
     def targets(self, rows: np.ndarray) -> np.ndarray:
         """The labels of a batch (B, T)."""
         assert self.labels is not None
@@ -116,6 +121,14 @@ def encode_tags(examples: TagExamples, tokenizer: Any, length: int, is_training:
         tags=tuple(examples.tags),
         word_of=np.concatenate(word_of),
     )
+
+
+def unseen_warning(task: Task, name: str, rows: EncodedSentences, length: int) -> tuple[str, ...]:
+    if not rows.num_unseen:
+        return ()
+    num_words = sum(map(len, rows.words))
+    effect = "not learned from" if name == "train" else f"predicted as {OUTSIDE}"
+    return (f"{task.title} {name}: {rows.num_unseen:,} of {num_words:,} words are cut at {length} tokens and {effect}",)
 
 
 def tag_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:

@@ -33,6 +33,10 @@ class EncodedWindows(EncodedRows):
     can_start: tuple[np.ndarray, ...]
     """For each window: the tokens of its text at which an answer may begin, those with more context here than in other windows."""
 
+    def more_inputs(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Where the text is; and in training where the answer begins, which its end depends on in `joint_prediction`."""
+        return {"windows": self.targets(rows)}
+
 
 @dataclass(frozen=True)
 class TextFrame:
@@ -124,7 +128,16 @@ def encode_squad(examples: SquadExamples, tokenizer: Any, length: int, is_traini
 def tokens_and_offsets(texts: list[str], tokenizer: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The ids of each text without special tokens, and where its tokens begin and end in it (tokens, 2)."""
     columns = tokenize(tokenizer, [texts], add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    return columns["input_ids"], [offsets.reshape(-1, 2) for offsets in columns["offset_mapping"]]
+    offsets = [each.reshape(-1, 2) for each in columns["offset_mapping"]]
+    return columns["input_ids"], [without_spaces(text, each) for text, each in zip(texts, offsets, strict=True)]
+
+
+def without_spaces(text: str, offsets: np.ndarray) -> np.ndarray:
+    """The offsets without the space before a word, which belongs to its token in some tokenizers."""
+    is_space = np.array([*map(str.isspace, text), False])
+    places = np.where(is_space, len(text), np.arange(len(text) + 1))
+    following = np.minimum.accumulate(places[::-1])[::-1]  # the next character that is no space
+    return np.stack([np.minimum(following[offsets[:, 0]], offsets[:, 1]), offsets[:, 1]], 1)
 
 
 def windows_of(num_tokens: int, room: int) -> list[tuple[int, int]]:

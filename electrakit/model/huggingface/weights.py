@@ -1,13 +1,15 @@
 """Converts our networks to transformers models and back: the same weights under other names, the same logits.
 
 `classic` is ElectraForMaskedLM and ElectraForPreTraining, `modern` is ModernBertForMaskedLM and
-ModernBertForTokenClassification. The latter has two labels, original and replaced: our logit x becomes (0, x), and
-their two logits become their difference, so that a round trip loses nothing.
+ModernBertForTokenClassification, `deberta` is DebertaV2ForMaskedLM and DebertaV2ForTokenClassification. Token classifiers
+have two labels, original and replaced: our logit x becomes (0, x), and their two logits become their difference, so that a
+round trip loses nothing.
 """
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +17,8 @@ from torch import Tensor
 
 from electrakit.common.errors import UserError
 from electrakit.config.network import Body, NetworkConfig
-from electrakit.model import classic, modern
+from electrakit.model import classic, deberta, modern
+from electrakit.model.gdes import gdes_tables, merge
 from electrakit.model.networks import Discriminator, Generator
 
 if TYPE_CHECKING:
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 
 BERT_VOCAB_SIZE, BERT_SEP = 30_522, 102  # of all of Google's models, whose configs do not name [SEP]
 LABELS = {"id2label": {0: "original", 1: "replaced"}, "label2id": {"original": 0, "replaced": 1}}
+ENERGY_MARK = {"electrakit_logits": "energy"}
+"""In config.json where a token's logit is its energy, -log p(token | the others): see `Electric`."""
+DECODER_FILE = "mask_decoder.safetensors"
+"""Beside a DeBERTa generator: the positions of its enhanced mask decoder, which transformers has no place for."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,8 @@ class Family:
     has_segments: bool
     num_labels: int
     """Of their discriminator: with two, our logit x is (0, x)."""
+    output_bias: str | None = None
+    """Their second name for the output bias, if they have one."""
     more_settings: Callable[[NetworkConfig], dict[str, Any]] = lambda config: {}
     """More settings of theirs, computed from our config."""
     more_values: Callable[[Any], dict[str, Any]] = lambda theirs: {}
@@ -179,7 +188,107 @@ MODERN = Family(
     more_values=rope_values,
 )
 
-FAMILIES: dict[str, Family] = {family.body: family for family in (CLASSIC, MODERN)}
+
+def distance_settings(config: NetworkConfig) -> dict[str, Any]:
+    if config.enhanced_mask_decoder:
+        raise UserError(
+            "transformers' DebertaV2ForMaskedLM has no enhanced mask decoder: this generator cannot be written for it; "
+            "the discriminator can, and the run's own checkpoints hold both"
+        )
+    settings = {"share_att_key": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": -1}
+    if config.convolution is not None:
+        settings |= {"conv_kernel_size": config.convolution, "conv_act": "gelu"}
+    return settings
+
+
+def distance_values(theirs: Any) -> dict[str, Any]:
+    """Settings that an older config may lack have transformers' defaults, not ours."""
+    wanted: dict[str, tuple[Any, Any]] = {  # what is found, what we have
+        "share_att_key": (getattr(theirs, "share_att_key", False), True),
+        "pos_att_type": (sorted(theirs.pos_att_type or []), ["c2p", "p2c"]),
+        "norm_rel_ebd": (getattr(theirs, "norm_rel_ebd", "none"), "layer_norm"),
+        "attention_head_size": (getattr(theirs, "attention_head_size", None), None),
+        "embedding_size": (getattr(theirs, "embedding_size", theirs.hidden_size), theirs.hidden_size),
+    }
+    if (head_size := wanted["attention_head_size"][0]) is not None:
+        wanted["attention_head_size"] = (head_size, theirs.hidden_size // theirs.num_attention_heads)
+    if theirs.max_relative_positions >= 1:
+        wanted["max_relative_positions"] = (theirs.max_relative_positions, theirs.max_position_embeddings)
+    width = getattr(theirs, "conv_kernel_size", 0) or 0
+    if width > 0:
+        wanted["conv_act"] = (getattr(theirs, "conv_act", "tanh"), "gelu")
+        wanted["conv_groups"] = (getattr(theirs, "conv_groups", 1), 1)
+    if getattr(theirs, "position_buckets", -1) < 2:
+        raise UserError(f"{type(theirs).__name__} has no position_buckets; our deberta body needs at least 2")
+    for name, (found, ours) in wanted.items():
+        if found != ours:
+            raise UserError(f"{type(theirs).__name__}.{name} is {found!r}; our deberta body has {ours!r} only")
+    return {"embedding_size": theirs.hidden_size, "convolution": width if width > 0 else None}
+
+
+DEBERTA = Family(
+    body="deberta",
+    config_class="DebertaV2Config",
+    generator_class="DebertaV2ForMaskedLM",
+    discriminator_class="DebertaV2ForTokenClassification",
+    fields={
+        **COMMON_FIELDS,
+        "dropout": ("hidden_dropout_prob",),
+        "attention_dropout": ("attention_probs_dropout_prob",),
+        "position_buckets": ("position_buckets",),
+    },
+    fixed={
+        "hidden_act": "gelu",
+        "layer_norm_eps": deberta.LAYER_NORM_EPS,
+        "type_vocab_size": 0,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "norm_rel_ebd": "layer_norm",
+        "tie_word_embeddings": True,
+    },
+    modules={
+        "body.embeddings.word": ("deberta.embeddings.word_embeddings",),
+        "body.embeddings.norm": ("deberta.embeddings.LayerNorm",),
+        "body.distance": ("deberta.encoder.rel_embeddings",),
+        "body.distance_norm": ("deberta.encoder.LayerNorm",),
+        "body.convolution.mix": ("deberta.encoder.conv.conv",),
+        "body.convolution.norm": ("deberta.encoder.conv.LayerNorm",),
+        "body.layers.*.qkv": (
+            "deberta.encoder.layer.*.attention.self.query_proj",
+            "deberta.encoder.layer.*.attention.self.key_proj",
+            "deberta.encoder.layer.*.attention.self.value_proj",
+        ),
+        "body.layers.*.attention_out": ("deberta.encoder.layer.*.attention.output.dense",),
+        "body.layers.*.attention_norm": ("deberta.encoder.layer.*.attention.output.LayerNorm",),
+        "body.layers.*.ffn_in": ("deberta.encoder.layer.*.intermediate.dense",),
+        "body.layers.*.ffn_out": ("deberta.encoder.layer.*.output.dense",),
+        "body.layers.*.ffn_norm": ("deberta.encoder.layer.*.output.LayerNorm",),
+        "generator.head.dense": ("cls.predictions.transform.dense",),
+        "generator.head.norm": ("cls.predictions.transform.LayerNorm",),
+        "generator.output_bias": ("cls.predictions.bias",),
+        "discriminator.score": ("classifier",),
+    },
+    output_table="cls.predictions.decoder.weight",
+    output_bias="cls.predictions.decoder.bias",
+    has_segments=False,
+    num_labels=2,
+    more_settings=distance_settings,
+    more_values=distance_values,
+)
+# `legacy=False`: Microsoft's names for the same head. We write the older ones, which every version of transformers opens.
+DEBERTA_NEW = replace(
+    DEBERTA,
+    modules={
+        **DEBERTA.modules,
+        "generator.head.dense": ("lm_predictions.lm_head.dense",),
+        "generator.head.norm": ("lm_predictions.lm_head.LayerNorm",),
+        "generator.output_bias": ("lm_predictions.lm_head.bias",),
+    },
+    output_table="deberta.embeddings.word_embeddings.weight",
+    output_bias=None,
+)
+
+FAMILIES: dict[str, Family] = {family.body: family for family in (CLASSIC, MODERN, DEBERTA)}
 
 
 def to_transformers(network: Generator | Discriminator) -> "PreTrainedModel":
@@ -189,12 +298,17 @@ def to_transformers(network: Generator | Discriminator) -> "PreTrainedModel":
 
     if not isinstance(network, Generator | Discriminator):
         raise UserError(f"{type(network).__name__} is not one of our networks; pass a Generator or a Discriminator")
+    if gdes_tables(network):
+        network = deepcopy(network)
+        merge(network)
     config, is_generator = network.config, isinstance(network, Generator)
     family = FAMILIES[config.body]
     settings = {name: getattr(config, ours) for ours, names in family.fields.items() for name in names}
     settings |= family.fixed | {"sep_token_id": config.sep_token_id} | family.more_settings(config)
     if family.num_labels == 2 and not is_generator:
         settings |= LABELS
+    if isinstance(network, Discriminator) and network.gives_energies:
+        settings |= ENERGY_MARK
     class_name = family.generator_class if is_generator else family.discriminator_class
     # A random initialisation would be overwritten, and would advance the run's random state.
     with no_init_weights():
@@ -206,6 +320,7 @@ def to_transformers(network: Generator | Discriminator) -> "PreTrainedModel":
         theirs |= dict(zip(names, _split(key, ours[key], len(names), family), strict=True))
     if is_generator:
         theirs[family.output_table] = ours["body.embeddings.word.weight"]
+        theirs |= {} if family.output_bias is None else {family.output_bias: ours["output_bias"]}
     like = ours["body.embeddings.word.weight"]
     model.to(device=like.device, dtype=like.dtype).load_state_dict(theirs)
     assert not is_generator or model.get_output_embeddings().weight is model.get_input_embeddings().weight
@@ -302,6 +417,8 @@ def _find_class(model: Any) -> tuple[Family, type[Generator] | type[Discriminato
     if class_name not in known:
         raise UserError(f"{class_name} has no counterpart among our networks; known are {', '.join(known)}")
     family, network_class = known[class_name]
+    if family is DEBERTA and network_class is Generator and not model.legacy:
+        family = DEBERTA_NEW
     if network_class is Discriminator and family.num_labels == 2 != model.config.num_labels:
         raise UserError(f"{class_name} has {model.config.num_labels} labels; it takes two, original and replaced")
     return family, network_class

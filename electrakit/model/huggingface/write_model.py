@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MAX_LOGIT_DIFFERENCE = 1e-4  # relative to the largest logit: two implementations round differently
-HAS_ALL_POSITIONS = ("albert", "bert", "electra", "modernbert")  # families that number positions from 0
+HAS_ALL_POSITIONS = ("albert", "bert", "deberta-v2", "electra", "modernbert")  # families that number positions from 0
 
 
 @dataclass(frozen=True)

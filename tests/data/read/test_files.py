@@ -262,6 +262,7 @@ def test_of_a_truncated_file_the_beginning_is_kept_and_the_place_noted(tmp_path,
         assert len(kept) > share * len(SENTENCES) * 0.6
 
 
+@pytest.mark.promise("Data", "flipped byte in a compressed file", "noted, the rest is read")
 @pytest.mark.long
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_flipped_byte_anywhere_in_a_compressed_file_is_noted(tmp_path, read_all, suffix):
@@ -307,6 +308,7 @@ def test_broken_utf_16_is_left_out_and_counted(tmp_path, read_all):
 # --- archives --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("Data", "archive members with hostile names", "skipped and counted")
 @pytest.mark.parametrize("make", [tar_of, zip_of, lambda members: lzma.compress(tar_of(members))])
 def test_members_with_unsafe_names_are_skipped_and_counted(tmp_path, read_all, make):
     names = ["../x", "a/../../x", "/etc/x", "C:\\x", "..\\x", "good.txt"]
@@ -316,6 +318,7 @@ def test_members_with_unsafe_names_are_skipped_and_counted(tmp_path, read_all, m
     assert notes.counts == {"archive member has an unsafe name; left out": 5}
 
 
+@pytest.mark.promise("Data", "links, devices and pipes in archives", "skipped and counted")
 def test_links_devices_pipes_and_sparse_files_in_archives_are_skipped_and_counted(tmp_path, read_all):
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -395,6 +398,7 @@ def test_damage_of_one_kind_is_one_note_however_many_files_have_it(tmp_path, rea
     assert len(notes.counts) <= 5
 
 
+@pytest.mark.promise("Data", "truncated archives", "noted, what came before is kept")
 @pytest.mark.parametrize("make", [tar_of, zip_of])
 def test_a_truncated_archive_is_noted(tmp_path, read_all, make):
     data = make({"a.txt": b"the first", "b.txt": os.urandom(5000).hex().encode()})
@@ -525,6 +529,7 @@ def test_office_documents_and_electronic_books_are_not_taken_for_archives_of_tex
     assert only(notes)[0] == "not text, and no known kind of file; left out"
 
 
+@pytest.mark.promise("Data", "absurd tar headers", "noted, little memory")
 def test_tar_headers_that_are_absurd_are_noted_and_take_no_memory(tmp_path, read_all):
     good = tar_of({"a.txt": b"the first"})[:1024]
     entry = tarfile.TarInfo("x")
@@ -562,6 +567,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.promise("Data", "decompression bombs", "capped")
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("kind", BOMBS)

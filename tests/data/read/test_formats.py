@@ -317,6 +317,7 @@ def test_files_and_categories_have_the_names_that_the_dump_gives_them(tmp_path, 
 LAUGHS = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;">]>\n'
 
 
+@pytest.mark.promise("Data", "XML bombs (DOCTYPE)", "refused")
 @pytest.mark.parametrize("padding", [0, 3_000, 200_000, 2_000_000])
 def test_xml_with_a_doctype_is_refused_wherever_it_stands(tmp_path, read_all, padding):
     comment = f"<!-- {'x' * padding} -->\n"
@@ -339,6 +340,7 @@ def test_the_pages_before_a_doctype_are_kept_and_its_line_is_named(tmp_path, rea
     assert notes.places == {"XML with a DOCTYPE; refused from there on": [f"{tmp_path / 'a.xml'}:{line}"]}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not (SHARED / "enwiki-slice.xml.bz2").exists(),
     reason="no enwiki-slice.xml.bz2 in ELECTRAKIT_DATA or ../shared/data",
@@ -394,6 +396,7 @@ def test_what_is_wrong_in_wikiextractors_output_is_noted(tmp_path, read_all):
     }
 
 
+@pytest.mark.promise("Data", "hostile markup", "linear time")
 def test_hostile_markup_takes_linear_time(tmp_path, read_all):
     (tmp_path / "a").write_text('<doc id="1">\n' + "<doc " * 200_000 + "\n</doc>")
     assert len(read_all(tmp_path)[0]) == 1

@@ -149,6 +149,7 @@ MARKUP = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.promise("Data", "random markup", "never an exception")
 @settings(max_examples=400, deadline=None)
 @given(st.one_of(st.text(), st.lists(st.one_of(MARKUP, st.text(max_size=3)), max_size=40).map("".join)))
 def test_no_text_raises_and_every_line_is_clean(wikitext):

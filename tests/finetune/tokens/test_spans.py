@@ -13,6 +13,7 @@ from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.classifier import load_transformers_tokenizer
 from electrakit.finetune.tasks import TOKEN_TASKS
 from electrakit.finetune.tokens.model import open_token_model
+from electrakit.finetune.tokens.read_questions import read_questions
 from electrakit.finetune.tokens.spans import (
     MAX_ANSWER,
     NUM_BEST,
@@ -23,7 +24,6 @@ from electrakit.finetune.tokens.spans import (
     score_spans,
     span_loss,
 )
-from electrakit.finetune.tokens.squad import read_squad
 from electrakit.finetune.tokens.squad_metrics import first_scores, second_scores
 from electrakit.finetune.tokens.windows import encode_squad
 from electrakit.finetune.train_job import evaluate
@@ -78,7 +78,8 @@ def test_the_best_spans_are_those_of_all_pairs(num_tokens):
         for end in best[1]
         if start <= end < start + MAX_ANSWER and can_start[start]
     }
-    assert {(start, end): score for score, start, end in best_spans(logits, can_start)} == pytest.approx(wanted)
+    found = best_spans(logits, can_start)
+    assert {(start, end): first + last for first, last, start, end in found} == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("model", ["electra", "bert"])
@@ -88,11 +89,11 @@ def test_a_tiny_model_learns_the_answers(folder, tmp_path, model):
     assert result.settings.length == 64  # what the model can
     predicted = json.loads((tmp_path / "out" / "predictions.json").read_text())
     task = TOKEN_TASKS["squad"]
-    questions = read_squad(str(folder / "first"), task, task.split("dev")).questions
+    questions = read_questions(str(folder / "first"), task, task.split("dev")).questions
     assert predicted == {question.id: question.answers[0] for question in questions}
     again = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out" / "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "model")
-    examples = read_squad(str(folder / "first"), task, task.split("dev"))
+    examples = read_questions(str(folder / "first"), task, task.split("dev"))
     inputs = tokenizer(examples.questions[0].text, examples.contexts[0], return_tensors="pt")
     with torch.no_grad():
         output = again(**inputs)
@@ -150,12 +151,13 @@ def questions_without_answers_are_answered(model, data, predicted):
         ek.predict(model, data / "asked.json", out="x.json", device="cpu")
 
 
+@pytest.mark.long
 def test_a_tiny_model_learns_which_questions_have_no_answer(folder, tmp_path, capsys):
     out = tmp_path / "out"
     result = ek.finetune(folder / "electra", task="SQuAD 2.0", data=folder / "second", out=out, **FAST)
     assert result.medians["dev"] == dict.fromkeys(result.medians["dev"], 1.0)
     task = TOKEN_TASKS["squad2"]
-    examples = read_squad(str(folder / "second"), task, task.split("dev"))
+    examples = read_questions(str(folder / "second"), task, task.split("dev"))
     answers = {question.id: question.answers for question in examples.questions}
     files = {name: json.loads((out / f"{name}.json").read_text()) for name in ("predictions", "answers", "null_odds")}
     assert files["predictions"] == {name: each[0] if each else "" for name, each in answers.items()}
@@ -164,6 +166,7 @@ def test_a_tiny_model_learns_which_questions_have_no_answer(folder, tmp_path, ca
     assert second_scores(answers, files["answers"], files["null_odds"])[0]["best_f1"] == 1.0
     assert electra("predict", out / "model", folder / "second" / "dev-v2.0.json", "--out", out / "again") == 0
     assert sorted(path.name for path in (out / "again").iterdir()) == [
+        "electrakit.json",
         "nbest_predictions.json",
         "null_odds.json",
         "predictions.json",
@@ -200,7 +203,7 @@ def test_the_same_answer_to_all_questions_is_a_collapse(folder, is_second):
     task = TOKEN_TASKS["squad2" if is_second else "squad"]
     data = str(folder / ("second" if is_second else "first"))
     rows = encode_squad(
-        read_squad(data, task, task.split("dev")), load_transformers_tokenizer(str(folder / "bert")), 64, False
+        read_questions(data, task, task.split("dev")), load_transformers_tokenizer(str(folder / "bert")), 64, False
     )
     logits = np.zeros((len(rows.ids), 3 if is_second else 2), np.float32)
     for number in range(len(rows)):
@@ -223,7 +226,7 @@ def test_answers_are_found_across_windows(folder, tmp_path):
     task = TOKEN_TASKS["squad"]
     data = str(write_squad(tmp_path, num_words=150))
     rows = encode_squad(
-        read_squad(data, task, task.split("dev")), load_transformers_tokenizer(str(folder / "bert")), 40, False
+        read_questions(data, task, task.split("dev")), load_transformers_tokenizer(str(folder / "bert")), 40, False
     )
     logits = np.zeros((len(rows.ids), 2), np.float32)
     for number in range(len(rows)):
@@ -244,7 +247,7 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys):
     assert electra(*arguments, "--out", tmp_path / "out") == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "SQuAD 1.1 has no train-v1.1.json or train.json in" in said
-    with pytest.raises(UserError, match=r"unknown task 'squat'; there are cola, .*, squad, squad2, chunking"):
+    with pytest.raises(UserError, match=r"unknown task 'squat'; there are cola, .*, squad, squad2, mrqa, chunking"):
         ek.finetune(folder / "bert", task="squat", data=folder / "first", out=tmp_path / "x")
     with pytest.raises(UserError, match="unknown task 'squad'; there are cola"):
         ek.glue(folder / "bert", tasks="squad", data=folder / "first", out=tmp_path / "x")

@@ -7,7 +7,7 @@ import pytest
 from electrakit.common.errors import UserError
 from electrakit.finetune.read_glue import find_file
 from electrakit.finetune.tasks import TOKEN_TASKS
-from electrakit.finetune.tokens.squad import read_squad
+from electrakit.finetune.tokens.read_questions import read_questions
 from tests.helpers.tiny_tokens import squad, write_squad
 
 FIRST, SECOND = TOKEN_TASKS["squad"], TOKEN_TASKS["squad2"]
@@ -15,7 +15,7 @@ FIRST, SECOND = TOKEN_TASKS["squad"], TOKEN_TASKS["squad2"]
 
 def read(folder, content, task=FIRST, split="train"):
     (folder / task.split(split).files[0]).write_text(json.dumps(content), encoding="utf-8")
-    return read_squad(str(folder), task, task.split(split))
+    return read_questions(str(folder), task, task.split(split))
 
 
 def test_questions_answers_and_texts_are_read(tmp_path):
@@ -33,11 +33,11 @@ def test_files_are_found_in_the_folder_or_in_one_of_the_tasks_name(tmp_path):
     assert find_file(str(tmp_path), FIRST, FIRST.split("dev")) == tmp_path / "SQuAD_v1" / "dev-v1.1.json"
     assert find_file(str(tmp_path / "SQuAD_v1"), FIRST, FIRST.split("dev")).name == "dev-v1.1.json"
     with pytest.raises(UserError, match=r"SQuAD 2\.0 has no train-v2\.0\.json or train\.json in"):
-        read_squad(str(tmp_path), SECOND, SECOND.split("train"))
+        read_questions(str(tmp_path), SECOND, SECOND.split("train"))
     with pytest.raises(UserError, match=r"does not exist; it should hold train-v1\.1\.json"):
-        read_squad(str(tmp_path / "nothing"), FIRST, FIRST.split("train"))
+        read_questions(str(tmp_path / "nothing"), FIRST, FIRST.split("train"))
     with pytest.raises(UserError, match="is read from its files"):
-        read_squad("hf:squad", FIRST, FIRST.split("train"))
+        read_questions("hf:squad", FIRST, FIRST.split("train"))
 
 
 def test_a_training_answer_that_is_not_in_the_text_is_left_out_and_counted(tmp_path):
@@ -84,4 +84,4 @@ def test_answers_and_is_impossible_must_agree(tmp_path):
 def test_what_is_not_json_is_one_line(tmp_path):
     (tmp_path / "train-v1.1.json").write_text('{"data": [')
     with pytest.raises(UserError, match=r"train-v1\.1\.json is not JSON: .*line 1 column"):
-        read_squad(str(tmp_path), FIRST, FIRST.split("train"))
+        read_questions(str(tmp_path), FIRST, FIRST.split("train"))

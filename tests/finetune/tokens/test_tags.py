@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import transformers
 
 import electrakit as ek
 from electrakit.common.errors import UserError
+from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.classifier import load_transformers_tokenizer
 from electrakit.finetune.tasks import TOKEN_TASKS
+from electrakit.finetune.tokens.model import load_token_model
 from electrakit.finetune.tokens.tags import (
     NO_TAG,
     chunk_scores,
@@ -23,6 +26,7 @@ from electrakit.finetune.tokens.tags import (
     with_labels,
 )
 from tests.helpers.tiny_glue import write_model
+from tests.helpers.tiny_models import tiny_discriminator
 from tests.helpers.tiny_tokens import write_chunks
 
 TASK = TOKEN_TASKS["chunking"]
@@ -156,6 +160,38 @@ def test_the_mean_loss_is_that_of_all_words():
     assert tag_loss(TASK, logits, targets).mean() == pytest.approx(float(wanted), rel=1e-5)
 
 
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("name", ["squad", "chunking"])
+def test_the_output_layer_is_not_that_of_pretraining(tmp_path, family, name):
+    """A discriminator's has two labels, as the ends of a span and the tags of a small file have."""
+    discriminator = tiny_discriminator(family, id2label={0: "original", 1: "replaced"})
+    discriminator.save_pretrained(tmp_path)
+    labels = ("O", "B-NP") if name == "chunking" else None
+    model = load_token_model(str(tmp_path), replace(TOKEN_TASKS[name], labels=labels), FinetuneSettings()).model
+    last = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)][-1]
+    assert not torch.equal(last.weight, discriminator.classifier.weight)
+    assert torch.equal(model.get_input_embeddings().weight, discriminator.get_input_embeddings().weight)
+
+
+def test_a_tagger_of_the_same_labels_goes_on(tmp_path):
+    labels = ("O", "B-NP")
+    tagger = tiny_discriminator("bert", id2label=dict(enumerate(labels)))
+    tagger.save_pretrained(tmp_path)
+    model = load_token_model(str(tmp_path), replace(TASK, labels=labels), FinetuneSettings()).model
+    assert torch.equal(model.classifier.weight, tagger.classifier.weight)
+
+
+def test_words_that_are_cut_are_counted_and_said(folder, tmp_path):
+    read(tmp_path, "bal X B-NP\n" * 70 + "\nbel X O\n")  # the model has 64 positions, two of them for [CLS] and [SEP]
+    read(tmp_path, "bal X B-NP\n", "test")
+    result = ek.finetune(
+        folder / "bert", task="chunking", data=tmp_path, out=tmp_path / "out", **{**FAST, "epochs": 1, "length": 64}
+    )
+    cut = "Chunking train: 8 of 71 words are cut at 64 tokens and not learned from"
+    assert json.loads((tmp_path / "out" / "seed_1.json").read_text())["warnings"].count(cut) == 1
+    assert result.medians
+
+
 @pytest.mark.parametrize("model", ["electra", "bert"])
 def test_a_tiny_model_learns_the_chunks(folder, tmp_path, model):
     result = ek.finetune(folder / model, task="chunking", data=folder, out=tmp_path / "out", **FAST)
@@ -192,6 +228,7 @@ def words_of_a_file_are_tagged(model, path, said, tmp_path):
     assert ek.predict(model, tmp_path / "long.txt", device="cpu")[0].tags[62:] == ["O"] * 8
 
 
+@pytest.mark.long
 def test_beside_a_dev_file_the_test_file_is_a_test(folder, tmp_path):
     write_chunks(tmp_path / "data", ("train.txt", "dev.txt"))
     write_chunks(tmp_path / "data", ("test.txt",), num_sentences=5)  # the first of those that are learned

@@ -10,8 +10,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from electrakit.common.errors import UserError
 from electrakit.finetune.tasks import TOKEN_TASKS
+from electrakit.finetune.tokens.read_questions import read_questions
 from electrakit.finetune.tokens.spans import answers_of
-from electrakit.finetune.tokens.squad import SquadExamples, SquadQuestion, read_squad
+from electrakit.finetune.tokens.squad import SquadExamples, SquadQuestion
 from electrakit.finetune.tokens.tags import TagExamples, encode_tags
 from electrakit.finetune.tokens.windows import encode_squad, most_context, span_of, windows_of
 from tests.helpers.tiny_glue import WORDS, write_tokenizer
@@ -25,7 +26,7 @@ def tokenizer(tmp_path_factory):
 
 def questions(folder, **settings) -> SquadExamples:
     task = TOKEN_TASKS["squad2" if settings.get("is_second") else "squad"]
-    return read_squad(str(write_squad(folder, **settings)), task, task.split("train"))
+    return read_questions(str(write_squad(folder, **settings)), task, task.split("train"))
 
 
 @pytest.mark.parametrize(

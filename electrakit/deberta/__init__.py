@@ -1,0 +1,1 @@
+"""Released DeBERTaV3 pairs of Microsoft, whose weights are pickles."""

@@ -1,0 +1,94 @@
+"""A pickled state dict on standard input, safetensors on standard output: run as a process of its own that can do nothing else.
+
+torch's `weights_only` loader builds tensors and runs no code of the file. Should it have a hole, the kernel (seccomp) refuses this process
+everything but memory and its three open files: no file, no network, no other process. It imports nothing of electrakit.
+"""
+
+import ctypes
+import io
+import os
+import platform
+import resource
+import struct
+import sys
+
+MAX_SECONDS = 600  # of CPU time
+MARGIN = 2**20  # bytes of names and shapes that may come besides the tensors
+
+# What Python and torch need to unpickle and to write: numbers of Linux.
+#        read write close fstat lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn pread64 sched_yield mremap madvise
+#        getpid exit futex sched_getaffinity clock_gettime exit_group restart_syscall gettid getrandom
+ALLOWED = {
+    "x86_64": (0, 1, 3, 5, 8, 9, 10, 11, 12, 13, 14, 15, 17, 24, 25, 28, 39, 60, 202, 204, 228, 231, 219, 186, 318),
+    "aarch64": (
+        *(63, 64, 57, 80, 62, 222, 226, 215, 214, 134, 135, 139, 67, 124, 216, 233),
+        *(172, 93, 98, 123, 113, 94, 128, 178, 278),
+    ),
+}
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
+LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06  # of the kernel's filter language
+ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050001, 0x80000000  # REFUSE: the call fails with EPERM
+
+
+def lock() -> None:
+    """Give up everything but memory and the files that are open. It cannot be taken back."""
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in ALLOWED:
+        raise OSError(f"there is no such protection for {sys.platform} on {machine}")
+    for limit, value in ((resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, MAX_SECONDS)):
+        resource.setrlimit(limit, (value, value))
+    calls = ALLOWED[machine]
+    # The architecture first, because numbers differ; then one comparison for each number.
+    steps = [(LOAD, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, ARCHITECTURES[machine]), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
+    steps += [(JUMP_IF_EQUAL, len(calls) - place, 0, number) for place, number in enumerate(calls)]
+    steps += [(RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, first, second in ((PR_SET_NO_NEW_PRIVS, 1, 0), (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)):
+        if libc.prctl(option, ctypes.c_ulong(first), second, 0, 0):
+            raise OSError(f"the kernel gives no protection (prctl {option}: {os.strerror(ctypes.get_errno())})")
+
+
+def main() -> None:
+    import torch
+    from safetensors.torch import save
+
+    torch.set_num_threads(1)
+    size = os.fstat(0).st_size
+    with os.fdopen(0, "rb", closefd=False) as file:
+        rehearse(torch, save)  # what is imported late must be there before the lock
+        lock()
+        loaded = torch.load(file, map_location="cpu", weights_only=True)
+    if not isinstance(loaded, dict):
+        raise ValueError(f"it holds a {type(loaded).__name__}, not tensors by name")
+    for name, tensor in loaded.items():
+        if not isinstance(name, str) or type(tensor) is not torch.Tensor or tensor.is_sparse:
+            raise ValueError(f"{name!r} is a {type(tensor).__name__}, not a tensor with a name")
+    # A view can repeat a small storage any number of times.
+    if sum(tensor.numel() * tensor.element_size() for tensor in loaded.values()) > size + MARGIN:
+        raise ValueError("its tensors are larger than the file")
+    data = save({name: tensor.detach().clone().contiguous() for name, tensor in loaded.items()})
+    with os.fdopen(1, "wb", closefd=False) as out:
+        out.write(data)
+
+
+def rehearse(torch, save) -> None:  # type: ignore[no-untyped-def]
+    """Load and save something small, in both of torch's formats."""
+    for is_zip in (True, False):
+        stream = io.BytesIO()
+        torch.save({"x": torch.zeros(2).half()}, stream, _use_new_zipfile_serialization=is_zip)
+        stream.seek(0)
+        loaded = torch.load(stream, map_location="cpu", weights_only=True)
+    save({"x": loaded["x"].detach().clone().contiguous()})
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BaseException as error:  # whatever it is: the parent shows one line
+        sys.stderr.write(f"{type(error).__name__}: {error}")
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)  # without the cleaning up, which would open files
