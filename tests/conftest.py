@@ -18,6 +18,7 @@ from electrakit.config.pretrain import PretrainConfig
 from electrakit.data.read.formats import Document, read_batch
 from electrakit.data.read.notes import Notes
 from electrakit.data.read.sources import cut_inputs, find_inputs
+from electrakit.train.signals import SIGNALS
 
 # Before torch is loaded: two threads that wait for each other on busy cores take ten times longer.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -76,6 +77,15 @@ def _fresh_compiler() -> Iterator[None]:
     yield
     if "torch._dynamo" in sys.modules:
         sys.modules["torch._dynamo"].reset()
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A command that runs in the test's process handles signals until the process ends."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 Tiny = Callable[..., PretrainConfig]

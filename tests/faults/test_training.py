@@ -1,5 +1,6 @@
 """Faults while a run trains, in this process: signals of every kind, also during a save, jumps of the clock, no memory, many restarts."""
 
+import gc
 import os
 import signal
 import time
@@ -93,9 +94,10 @@ def test_a_soak_of_stops_and_starts_ends_with_the_same_bits(tiny, trials):
     open_files, resident = [], []
     for step in range(1, cycles + 1):
         assert ek.pretrain(config, stop_after=step).step == step
+        gc.collect()  # files of earlier tests, too
         open_files.append(len(list(Path("/proc/self/fd").iterdir())))
         resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-    assert max(open_files) == min(open_files[1:])
+    assert max(open_files[1:]) <= open_files[1]
     half = len(resident) // 2
     assert resident[-1] < 1.05 * resident[half] + 20e6
     assert_same(ek.pretrain(config), ek.pretrain(tiny("whole", **settings)))
