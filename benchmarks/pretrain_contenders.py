@@ -73,6 +73,14 @@ def without_dropout(settings: Settings) -> PretrainConfig:
     return override(electra_config(settings), {"discriminator": none, "generator": none})
 
 
+def gdes(settings: Settings) -> PretrainConfig:
+    return override(electra_config(settings), {"share": "gdes"})
+
+
+def two_tables(settings: Settings) -> PretrainConfig:
+    return override(electra_config(settings), {"share": "nothing"})
+
+
 def masked_lm(settings: Settings) -> PretrainConfig:
     return override(electra_config(settings), {"objective": {"kind": "mlm"}, "generator": None})
 
@@ -352,6 +360,10 @@ LIST = (
     Contender(key="compiled", label="electrakit, compiled", build=ours, options=(("how", "compiled"),), when="long"),
     Contender(key="no-dropout", label="electrakit, no dropout", build=ours, config=without_dropout, same_work=False),
     Contender(key="mlm", label="electrakit, masked LM only", build=ours, config=masked_lm, same_work=False),
+    Contender(key="gdes", label="electrakit, GDES", build=ours, config=gdes, same_work=False, when="all"),
+    Contender(
+        key="two-tables", label="electrakit, nothing shared", build=ours, config=two_tables, same_work=False, when="all"
+    ),
     Contender(key="loop", label="electrakit, loop, every step logged", build=whole_loop),
     Contender(key="filled", label="electrakit, padding computed", build=ours, when="padding", fills_padding=True),
     Contender(key="processes", label="electrakit, 2 processes", build=ours, when="processes", num_processes=2),
@@ -400,6 +412,8 @@ RATIOS = (  # label, contender, baseline; "peer" is the fastest of all peers tha
     ("electrakit.Electra over electra-pytorch, ALBERT pair", "pair-albert", "electra-pytorch-albert"),
     ("deberta body over transformers' DeBERTa", "deberta", "transformers-deberta"),
     ("the same, plain", "deberta-plain", "transformers-deberta"),
+    ("GDES over shared embeddings", "gdes", "electrakit"),
+    ("GDES over two word tables", "gdes", "two-tables"),
     ("masked LM alone over both networks of ELECTRA", "mlm", "electrakit"),
     ("the full training loop, every step logged, over the bare step", "loop", "electrakit"),
     ("padding skipped over padding computed", "electrakit", "filled"),
