@@ -10,6 +10,8 @@ FOLDER_ERRORS = {
     *(errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
 }
 RESOURCE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+# What messages of torch, CUDA, C++ and Python's threads say.
+NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc", "can't start new thread")
 
 
 class UserError(ValueError):
@@ -36,6 +38,13 @@ def prefix_errors(prefix: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"{prefix}{error}") from None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the system, or a GPU, has no more memory. torch has several exceptions for that, all of them RuntimeErrors."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
+    )
 
 
 @contextlib.contextmanager
