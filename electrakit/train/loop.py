@@ -28,6 +28,7 @@ from electrakit.objective.output import Output
 from electrakit.runs.files import PretrainRun, Status, run_folder, write_status
 from electrakit.train import hardware_choices
 from electrakit.train.distributed import ProcessGroup, full_tensor, gradient_sync, join_process_group
+from electrakit.train.log import without_tracebacks_of_tensorboard
 from electrakit.train.metrics import LOSSES, counts_tokens
 from electrakit.train.prefetch import MicroBatch
 from electrakit.train.rescue import check_folder
@@ -63,6 +64,7 @@ def pretrain(
         group = held.enter_context(join_process_group())
         group.run_on_main(partial(lock, config, held))
         interrupts = interrupts or held.enter_context(Interrupts())
+        held.enter_context(without_tracebacks_of_tensorboard())
         state = held.enter_context(contextlib.closing(TrainState(config, objective, group, on_checkpoint)))
         train(state, interrupts, stop_after)
         status = Status(state.progress.step, is_over(state))
