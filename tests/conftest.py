@@ -81,8 +81,11 @@ def _fresh_compiler() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
-    """A command that runs in the test's process handles signals until the process ends."""
+    """A command that runs in the test's process handles signals until the process ends. Under nohup it would leave SIGHUP ignored."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

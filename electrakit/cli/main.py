@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from electrakit.common.errors import UserError
+from electrakit.common.errors import UserError, first_line, is_out_of_memory
 from electrakit.common.output import end_output, open_missing_files, print_error
 from electrakit.train.signals import Interrupts, Leaving, StoppedBySignal, leave_on_signals
 
@@ -55,6 +55,10 @@ def _explain(reason: BaseException) -> int | None:
     if isinstance(reason, StoppedBySignal):
         print_error(f"electra: stopped by {reason.name}; {HOW_TO_CONTINUE}")
         return int(str(reason.code))
+    if is_out_of_memory(reason):
+        remedy = "close other programs, or use smaller batches or fewer --workers"
+        print_error(f"electra: not enough memory ({first_line(reason)}); {remedy}, and start the same command again")
+        return 2
     return 141 if isinstance(reason, BrokenPipeError) else None  # the reader of the results has gone
 
 

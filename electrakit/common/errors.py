@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,9 @@ FOLDER_ERRORS = {
     *(errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
 }
 RESOURCE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
+OS_ERROR_OF_RUST = re.compile(r"\(os error ([0-9]+)\)")
+# What messages of torch, CUDA, C++ and Python's threads say.
+NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc", "can't start new thread")
 
 
 class UserError(ValueError):
@@ -38,6 +43,19 @@ def prefix_errors(prefix: str) -> Iterator[None]:
         raise UserError(f"{prefix}{error}") from None
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the system, or a GPU, has no more memory. torch has several exceptions for that, all of them RuntimeErrors."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
+    )
+
+
+def of_system(error: Exception) -> Exception:
+    """The OSError that tokenizers, which is in Rust, reports as a plain Exception; any other error as it is."""
+    found = OS_ERROR_OF_RUST.search(str(error)) if type(error) is Exception else None
+    return error if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
+
+
 @contextlib.contextmanager
 def explain_write_errors(out: Path, remedy: str = "use fewer --workers") -> Iterator[None]:
     """While `out` is written: turn a full disk, a read-only folder and the like into a UserError.
@@ -48,11 +66,14 @@ def explain_write_errors(out: Path, remedy: str = "use fewer --workers") -> Iter
         yield
     except BrokenPipeError:
         raise  # not about the folder: the reader of our output has gone
-    except OSError as error:
-        if error.errno in FOLDER_ERRORS:
-            what, way_out = f"cannot write {error.filename or out}: {error.strerror}", "fix that and start"
-        elif error.errno in RESOURCE_ERRORS:
-            what, way_out = f"stopped by the system: {error.strerror}", f"{remedy} and start"
+    except Exception as error:
+        problem = of_system(error)
+        if not isinstance(problem, OSError):
+            raise
+        if problem.errno in FOLDER_ERRORS:
+            what, way_out = f"cannot write {problem.filename or out}: {problem.strerror}", "fix that and start"
+        elif problem.errno in RESOURCE_ERRORS:
+            what, way_out = f"stopped by the system: {problem.strerror}", f"{remedy} and start"
         else:
-            what, way_out = f"stopped by the system: {error}", "fix that and start"
+            what, way_out = f"stopped by the system: {problem}", "fix that and start"
         raise UserError(f"{what}; {way_out} the same command again") from None

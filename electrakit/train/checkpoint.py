@@ -35,6 +35,8 @@ from electrakit.train.optim import RunOptimizer
 CHECKPOINT_FORMAT = 1  # of manifest.json
 REPLACED_SUFFIX = ".replaced"  # of a folder that another of the same step replaces
 HIDDEN_NAME = re.compile(rf"\.{layout.STEP}[0-9]{{7,}}({re.escape(REPLACED_SUFFIX)})?")
+# A file that safetensors is writing, and one that NFS keeps because it was removed while it was open.
+PASSING_NAME = re.compile(r"\.tmp[A-Za-z0-9]{6}|\.nfs.*")
 
 
 class Checkpoints:
@@ -181,8 +183,7 @@ def has_only_ours(folder: Path) -> bool:
     names = {layout.WEIGHTS_FILE, layout.OPTIMIZER_FILE, layout.PROGRESS_FILE, layout.MANIFEST_FILE, *layout.NETWORKS}
     if folder.is_symlink() or not folder.is_dir():
         return False
-    # .nfs: what NFS keeps of a file that was removed while it was open.
-    return all(path.name in names or path.name.startswith(".nfs") for path in folder.iterdir())
+    return all(path.name in names or PASSING_NAME.fullmatch(path.name) for path in folder.iterdir())
 
 
 def parts_of(objective: nn.Module) -> dict[str, str]:

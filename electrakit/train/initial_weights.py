@@ -19,7 +19,7 @@ from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig, override, with_special_ids
 from electrakit.data.counts import TokenCounts, count_pairs
-from electrakit.data.manifest import read_manifest
+from electrakit.data.manifest import PREPARE_AGAIN, read_manifest
 from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, load_tokenizer
 from electrakit.model.build import CLASSES, THEIR_NAMES, build_network
 from electrakit.model.counts import HeadKind, estimate_memory, head_kinds
@@ -69,6 +69,25 @@ def describe_data(shards: Path) -> DataDescription:
         rows=manifest.num_rows,
         files={file.name: file.xxh3_128 for split in manifest.splits.values() for file in split.files},
     )
+
+
+def check_tokenizer(shards: Path, data: DataDescription) -> list[str]:
+    """Notices about the tokenizer beside shards, which each checkpoint has a copy of: if it is damaged, that is said before training."""
+    folder = shards / SHARDS_TOKENIZER
+    if data.tokenizer is None:  # not shards of electra prepare
+        return []
+    if data.tokenizer_file is None:
+        raise UserError(f"{folder / 'tokenizer.json'} is missing: {PREPARE_AGAIN}")
+    found = load_tokenizer(folder)
+    if found.special_ids != data.special_ids:
+        raise UserError(
+            f"{folder} has the special tokens {found.special_ids}, its shards {data.special_ids}: {PREPARE_AGAIN}"
+        )
+    if found.fingerprint == data.tokenizer:
+        return []
+    return [
+        f"{folder} was changed after electra prepare, or another version of tokenizers reads it differently; exports have it as it is"
+    ]
 
 
 def fit_to_shards(config: PretrainConfig, data: DataDescription, is_custom: bool) -> PretrainConfig:

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import math
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,26 @@ class Log:
         self.close_files()
         if self.wandb is not None:
             self.wandb.finish()
+
+
+@contextlib.contextmanager
+def without_tracebacks_of_tensorboard() -> Iterator[None]:
+    """Its thread tells the log what it could not write, such as on a full disk, and raises it as well, which Python would print."""
+    before = threading.excepthook
+
+    def hook(failure: threading.ExceptHookArgs) -> None:
+        if not (
+            isinstance(failure.exc_value, OSError)
+            and type(failure.thread).__module__.startswith(("tensorboard.", "torch."))
+        ):
+            before(failure)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        if threading.excepthook is hook:
+            threading.excepthook = before
 
 
 class TerminalLine:

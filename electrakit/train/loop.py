@@ -9,7 +9,7 @@ import math
 import shlex
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from electrakit.common.atomic import write_lock
-from electrakit.common.errors import UserError, explain_write_errors, one_line
+from electrakit.common.errors import UserError, explain_write_errors, first_line, is_out_of_memory, one_line
 from electrakit.common.ownership import require_apart
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.objective.electra import WithGenerator
@@ -28,6 +28,7 @@ from electrakit.objective.output import Output
 from electrakit.runs.files import PretrainRun, Status, run_folder, write_status
 from electrakit.train import hardware_choices
 from electrakit.train.distributed import ProcessGroup, full_tensor, gradient_sync, join_process_group
+from electrakit.train.log import without_tracebacks_of_tensorboard
 from electrakit.train.metrics import LOSSES, counts_tokens
 from electrakit.train.prefetch import MicroBatch
 from electrakit.train.rescue import check_folder
@@ -59,16 +60,32 @@ def pretrain(
     """
     if config.data is None or config.run is None:
         raise UserError("a run needs data and run: the folder of shards (--data) and the folder to write (--run)")
-    with explain_write_errors(config.run, REMEDY), contextlib.ExitStack() as held:
+    with explain_no_memory(config), explain_write_errors(config.run, REMEDY), contextlib.ExitStack() as held:
         group = held.enter_context(join_process_group())
         group.run_on_main(partial(lock, config, held))
         interrupts = interrupts or held.enter_context(Interrupts())
+        held.enter_context(without_tracebacks_of_tensorboard())
         state = held.enter_context(contextlib.closing(TrainState(config, objective, group, on_checkpoint)))
         train(state, interrupts, stop_after)
         status = Status(state.progress.step, is_over(state))
         if group.is_main:
             write_status(config.run, status)
         return PretrainRun(config.run, status.step, status.is_complete)
+
+
+@contextlib.contextmanager
+def explain_no_memory(config: PretrainConfig) -> Iterator[None]:
+    """Turn the errors of a system, or of a GPU, without memory into a UserError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        size = "" if config.micro_batch is None else f", now {config.micro_batch}"
+        raise UserError(
+            f"not enough memory to train {config.run} ({first_line(error)}); checkpoints are untouched: close other programs, or use a "
+            f"smaller --micro-batch{size}, and start the same command again"
+        ) from None
 
 
 def lock(config: PretrainConfig, held: contextlib.ExitStack) -> None:

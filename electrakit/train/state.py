@@ -52,6 +52,7 @@ class TrainState:
         shards, is_custom = config.data, objective is not None
         self.tokenizer = shards / SHARDS_TOKENIZER
         self.data = data = initial_weights.describe_data(shards)
+        notices = initial_weights.check_tokenizer(shards, data)
         self.checkpoints = Checkpoints(self.path, config.keep_last, config.milestones)
         newest = self.newest_checkpoint()
         before = None if newest is None else read_config(self.path)
@@ -73,7 +74,7 @@ class TrainState:
         if config.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
-        notices = hardware_choices.make_fast(objective, config, group)
+        notices += hardware_choices.make_fast(objective, config, group)
         has_unused = is_custom or config.objective.generator_steps is not None
         self.module = distribute(objective, group, fsdp=config.fsdp, has_unused=has_unused)
         self.optimizer = RunOptimizer(objective, config.optim)

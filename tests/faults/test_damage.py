@@ -1,5 +1,6 @@
 """Flipped bits, cuts and deletions of every file of a checkpoint, of shards and of a log: noticed, or harmless."""
 
+import contextlib
 import json
 import random
 import shutil
@@ -9,7 +10,9 @@ import pytest
 import electrakit as ek
 from electrakit.common.errors import UserError
 from electrakit.data.manifest import check_files, read_manifest
+from electrakit.data.tokenizer_files import load_tokenizer
 from electrakit.train.checkpoint import find_damage
+from electrakit.train.initial_weights import check_tokenizer, describe_data
 
 DAMAGES = ("flip", "cut", "delete")
 
@@ -71,6 +74,24 @@ def test_damage_to_any_file_of_shards_is_refused(shards, tmp_path, how, trials):
                 ek.Batches(tmp_path / "copy", 4, split=name.name.partition("-")[0]).open()
             shutil.rmtree(tmp_path / "copy")
         trials.count(len(names) - 1)
+
+
+@pytest.mark.promise("Data", "flip, cut or deletion of the tokenizer of shards", "refused before training, or told")
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damage_to_the_tokenizer_of_shards_is_noticed(shards, tmp_path, how, trials):
+    """A byte between two entries may change unnoticed: the tokenizer is the same."""
+    right = load_tokenizer(shards / "tokenizer").json
+    for seed in trials:
+        chance = random.Random(f"{how} {seed}")
+        for _ in range(10):
+            shutil.copytree(shards, tmp_path / "copy")
+            damage(tmp_path / "copy" / "tokenizer" / "tokenizer.json", how, chance)
+            with contextlib.suppress(UserError):
+                notices = check_tokenizer(tmp_path / "copy", describe_data(tmp_path / "copy"))
+                assert how == "flip" and (notices or load_tokenizer(tmp_path / "copy" / "tokenizer").json == right)
+            shutil.rmtree(tmp_path / "copy")
+        trials.count(9)
+    assert check_tokenizer(shards, describe_data(shards)) == []
 
 
 @pytest.mark.promise("Data", "mutations of the shards' manifest", "read as it was, or one line")

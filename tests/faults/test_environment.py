@@ -54,6 +54,30 @@ def test_a_run_needs_no_terminal_and_no_streams(shards, tmp_path):
     assert (tmp_path / "run" / "checkpoints" / "step_0000002" / "manifest.json").exists()
 
 
+# Nobody, who may read everything: this Python may be in a folder of root's.
+NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+NOBODY += [
+    part for name in ("--bounding-set", "--inh-caps", "--ambient-caps") for part in (name, "-all,+dac_read_search")
+]
+
+
+@pytest.mark.promise("Environment", "a user who is not root and has no home", "trains")
+@pytest.mark.long
+@pytest.mark.skipif(
+    shutil.which("setpriv") is None or os.getuid() != 0, reason="needs setpriv, of util-linux, and root"
+)
+def test_a_user_who_is_not_root_trains(shards, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    os.chown(own, 65534, 65534)
+    command = [*NOBODY, sys.executable, "-m", "electrakit", *map(str, small_run(shards, own / "run"))]
+    done = subprocess.run(command, capture_output=True, env=only(HOME="/nonexistent"), timeout=HANG)
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+    manifest = own / "run" / "checkpoints" / "step_0000002" / "manifest.json"
+    assert manifest.exists() and manifest.stat().st_uid == 65534
+
+
 @pytest.mark.promise("Environment", "a user who may write nothing", "one line")
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv, of util-linux")

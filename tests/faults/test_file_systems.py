@@ -14,10 +14,9 @@ import pytest
 from electrakit import pretrain
 from electrakit.runs import layout
 from electrakit.train.checkpoint import find_damage
+from tests.helpers.commands import Fault, compile_shim
 from tests.helpers.processes import HANG
 from tests.helpers.runs import assert_same
-
-SHIM = Path(__file__).with_name("shim.c")
 
 WALK = """
 import json, sys
@@ -42,15 +41,12 @@ for _ in range(2):
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("shim") / "shim.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(made), str(SHIM), "-ldl"], check=True)
-    return made
+    return compile_shim(tmp_path_factory.mktemp("shim"))
 
 
-def run_with(shim: Path, rules: dict[str, tuple[int, Path, int]], command: list[str]) -> str:
-    """Run a command whose system calls fail: with that errno, below that folder, so many times. What it said."""
-    faults = ";".join(f"{call},{error},{part},{count}" for call, (error, part, count) in rules.items())
-    environment = {**os.environ, "LD_PRELOAD": str(shim), "ELECTRA_FAULTS": faults}
+def run_with(shim: Path, faults: list[Fault], command: list[str]) -> str:
+    """Run a command whose system calls fail. What it said."""
+    environment = {**os.environ, "LD_PRELOAD": str(shim), "ELECTRA_FAULTS": ";".join(map(str, faults))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return " ".join(done.stderr.split())
@@ -67,16 +63,16 @@ def run_with(shim: Path, rules: dict[str, tuple[int, Path, int]], command: list[
     [(errno.EINVAL, errno.ENOLCK), (errno.EBADF, errno.ENOSYS), (errno.ENOTSUP, errno.EOPNOTSUPP)],
 )
 def test_every_verb_works_without_folder_sync_locks_and_renames(tiny, shards, shim, tmp_path, of_sync, of_lock):
-    rules = {
-        "fsync_folder": (of_sync, tmp_path, -1),
-        "flock": (of_lock, tmp_path, -1),
-        "rename_folder": (errno.EXDEV, tmp_path, -1),
-        "rmdir": (errno.ENOTEMPTY, tmp_path / "run", 1),
-    }
+    faults = [
+        Fault("fsync_folder", of_sync, tmp_path),
+        Fault("flock", of_lock, tmp_path),
+        Fault("rename_folder", errno.EXDEV, tmp_path),
+        Fault("rmdir", errno.ENOTEMPTY, tmp_path / "run", count=1),
+    ]
     settings = {"save_every": 2, "keep_last": 2, "valid_every": 100}
     config = replace(tiny("run", **settings), data=tmp_path / "shards")
     (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
-    said = run_with(shim, rules, [sys.executable, "-c", WALK, str(tmp_path), str(shards.parent)])
+    said = run_with(shim, faults, [sys.executable, "-c", WALK, str(tmp_path), str(shards.parent)])
     for notice in ("cannot flush folders", "is on a file system without locks", "folders cannot be renamed in"):
         assert notice in said, said
     assert said.count("cannot flush folders") == 1
@@ -101,8 +97,8 @@ def test_pruning_never_stops_a_run(tiny, shim, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config.to_json()))
     code = "import json, sys; from electrakit import pretrain; from electrakit.config.pretrain import PretrainConfig as C\n"
     code += "pretrain(C.from_json(json.load(open(sys.argv[1]))))"
-    rules = {"rmdir": (errno.ENOTEMPTY, config.run, -1)}
-    said = run_with(shim, rules, [sys.executable, "-c", code, str(tmp_path / "config.json")])
+    faults = [Fault("rmdir", errno.ENOTEMPTY, config.run)]
+    said = run_with(shim, faults, [sys.executable, "-c", code, str(tmp_path / "config.json")])
     assert said.count("old checkpoints in") == 1
     assert find_damage(tmp_path / "cold") is None and first.is_symlink()
     assert find_damage(layout.checkpoint_path(config.run, 12)) is None

@@ -47,24 +47,25 @@ def load_for_saving() -> None:
 
 
 def kill_at_random_moments(config: PretrainConfig, num_kills: int) -> None:
-    """So often, or until it is complete: some time after its start, or after it has written a new checkpoint.
+    """So often: some time after its start, or after it has written a new checkpoint. Then it may end.
 
-    With its third new checkpoint a run waits to be killed: the number of kills does not depend on the speed of the machine.
+    With its second new checkpoint a run waits to be killed: the number of kills does not depend on the speed of the machine. Prints the
+    memory that each process took, in kB.
     """
-    chance, num_done = random.Random(0), 0
-    is_third = iter([False, False, True])  # each child has its own copy
-    while num_done < num_kills:
-        before, pid = checkpoints_of(config), child(config, on_checkpoint=lambda _: next(is_third) and signal.pause())
-        while num_done % 3 and checkpoints_of(config) == before and not has_ended(pid):
+    chance = random.Random(0)
+    is_second = iter([False, True])  # each child has its own copy
+    for number in range(num_kills):
+        before, pid = checkpoints_of(config), child(config, on_checkpoint=lambda _: next(is_second) and signal.pause())
+        while number % 3 and checkpoints_of(config) == before and not has_ended(pid):
             time.sleep(0.005)
         time.sleep(chance.uniform(0, 0.3))
         os.kill(pid, signal.SIGKILL)
-        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != -signal.SIGKILL:
-            break
-        num_done += 1
-    _, status = os.waitpid(child(config), 0)
+        _, status, usage = os.wait4(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, status
+        print(usage.ru_maxrss)
+    _, status, usage = os.wait4(child(config), 0)
     assert status == 0, status
-    print(f"killed {num_done} times")
+    print(usage.ru_maxrss)
 
 
 def checkpoints_of(config: PretrainConfig) -> list[Path]:

@@ -154,23 +154,33 @@ def documented_options() -> tuple[str, ...]:
 
 @pytest.mark.promise("Several processes", "signal to torchrun", "saved, no process left")
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_to_torchrun_as_documented_saves_in_all_processes_and_leaves_none(tiny, number):
+def test_a_signal_to_torchrun_as_documented_saves_in_all_processes_and_leaves_none(tiny, trials):
+    """To torchrun alone, as from a queue; SIGHUP and Ctrl-C to all processes at once, as from a terminal."""
     settings = {"steps": 100_000, "save_every": 100_000, "valid_every": 100_000}
-    process = torchrun(tiny(**settings), options=documented_options())
-    wait_for(process, lambda: bool(losses(tiny().run)))
-    process.send_signal(number)
-    try:
-        process.communicate(timeout=HANG)  # the end of its processes' messages, too
-        assert process.returncode != -number
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert json.loads((tiny().run / "status.json").read_text())["is_complete"] is False
-    saved = sorted((tiny().run / "checkpoints").glob("step_*"))
-    assert len(saved) == 1
-    step = int(saved[0].name.removeprefix("step_"))
-    assert pretrain(tiny(**settings), stop_after=step + 1).step == step + 1
+    ways = [
+        (os.kill, signal.SIGTERM),
+        (os.killpg, signal.SIGHUP),
+        (os.kill, signal.SIGUSR1),
+        (os.killpg, signal.SIGINT),
+        *((os.kill, number) for number in (signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM)),
+    ]
+    for seed in trials:
+        send, number = ways[seed % len(ways)]
+        config = tiny(f"run{seed}", **settings)
+        process = torchrun(config, options=documented_options())
+        wait_for(process, lambda config=config: bool(losses(config.run)))
+        send(process.pid, number)
+        try:
+            process.communicate(timeout=HANG)  # the end of its processes' messages, too
+            assert process.returncode != -number
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert json.loads((config.run / "status.json").read_text())["is_complete"] is False
+        saved = sorted((config.run / "checkpoints").glob("step_*"))
+        assert len(saved) == 1
+        step = int(saved[0].name.removeprefix("step_"))
+        assert pretrain(config, stop_after=step + 1).step == step + 1
 
 
 @pytest.mark.long

@@ -25,15 +25,19 @@ def run_kills(config: PretrainConfig, how: str, tmp_path: Path) -> subprocess.Co
     return subprocess.run(command, capture_output=True, text=True, timeout=HANG)
 
 
-@pytest.mark.promise("Training", "SIGKILL at random moments", "the same bits at the end")
+@pytest.mark.promise("Training", "SIGKILL at random moments, again and again", "the same bits at the end, flat memory")
 @pytest.mark.long
 def test_killed_at_random_moments_the_run_ends_with_the_same_bits(tiny, tmp_path, trials):
-    settings = {"steps": 22 * trials.number, "save_every": 3, "micro_batch": 4, "valid_every": 20}
-    killed = run_kills(tiny("killed", **settings), str(4 * trials.number), tmp_path)
+    num_kills = 5 * trials.number  # 100 in make reliability
+    settings = {"steps": 4 * num_kills + 1, "save_every": 2, "micro_batch": 4, "valid_every": 20}
+    killed = run_kills(tiny("killed", **settings), str(num_kills), tmp_path)
     assert killed.returncode == 0, killed.stderr
-    num_kills = int(killed.stdout.split()[1])
-    assert num_kills >= 3
+    peaks = list(map(int, killed.stdout.split()))
+    assert len(peaks) == num_kills + 1
     assert_same(pretrain(tiny("killed", **settings)), pretrain(tiny("whole", **settings)))
+    assert {path.name for path in (tmp_path / "killed" / "checkpoints").glob(".*")} == set()  # no half folder is left
+    half = len(peaks) // 2
+    assert max(peaks[half:]) < 1.05 * max(peaks[:half])
     trials.count(num_kills)
 
 

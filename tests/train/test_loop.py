@@ -301,6 +301,9 @@ def test_signals_during_a_save_do_not_lose_it(tiny, monkeypatch):
     assert stopped.step == 5 and checkpoint.find_damage(stopped.checkpoint) is None
 
 
+@pytest.mark.promise(
+    "Training", "hours between two values of --save-every", "saved by the clock, the same bits at the end"
+)
 @pytest.mark.long
 def test_checkpoints_by_the_clock_change_no_bit(tiny, monkeypatch):
     settings: dict[str, Any] = {"save_every": 100, "valid_every": 100, "keep_last": 9}
