@@ -74,7 +74,7 @@ pretrain() {
         run electra pretrain "$@" --run "$folder" # exit code 75: stopped by a signal; start the recipe again
     else
         TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 run torchrun --standalone --nproc-per-node "$GPUS" --max-restarts 3 \
-            --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGUSR1 --shutdown-timeout 100 \
+            --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGUSR1,SIGUSR2,SIGXCPU --shutdown-timeout 100 \
             -m -- electrakit pretrain "$@" --run "$folder"
         if [ -z "$is_dry" ] && ! grep -q '"is_complete": true' "$folder/status.json"; then exit 75; fi
     fi

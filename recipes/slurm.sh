@@ -36,7 +36,7 @@ is_asked= is_complete=
 trap 'is_asked=1; was_told=1; kill -USR1 $training' USR1
 
 torchrun --standalone --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" --max-restarts 3 \
-    --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGUSR1 --shutdown-timeout 100 \
+    --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGUSR1,SIGUSR2,SIGXCPU --shutdown-timeout 100 \
     -m -- electrakit pretrain "$@" --run "$run" &
 training=$!
 

@@ -318,6 +318,15 @@ def test_a_model_in_the_working_directory_survives_finetuning_into_it(inputs, tm
     assert tree(tmp_path) == before
 
 
+@pytest.mark.promise("Files of others", "a file under a name that an earlier call did not write", "refused")
+def test_a_name_that_an_earlier_call_did_not_write_is_not_ours(inputs, tmp_path, capsys):
+    out = Path(shutil.copytree(inputs / "tuned", tmp_path / "out"))  # without --test
+    put(out / "test.tsv")
+    before = tree(out)
+    assert "test.tsv was not written by electrakit" in refused(capsys, *finetune_arguments(inputs), "--out", out)
+    assert tree(out) == before
+
+
 @pytest.mark.promise("Files of others", "notes of the user inside our folders", "kept")
 def test_foreign_files_beside_ours_survive_a_second_call(inputs, tmp_path):
     out = tmp_path / "out"

@@ -156,7 +156,7 @@ def documented_options() -> tuple[str, ...]:
 
 @pytest.mark.promise("Several processes", "signal to torchrun", "saved, no process left")
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGXCPU])
 def test_a_signal_to_torchrun_as_documented_saves_in_all_processes_and_leaves_none(tiny, number):
     settings = {"steps": 100_000, "save_every": 100_000, "valid_every": 100_000}
     process = torchrun(tiny(**settings), options=documented_options())
