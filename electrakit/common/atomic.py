@@ -10,17 +10,19 @@ from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.lock import write_lock as write_lock
 from electrakit.common.move_folder import finish_move, move_folder, remove_folder
 from electrakit.common.sync import sync
+from electrakit.common.temporary import temporary_file
 
 
 def atomic_write(path: Path, content: bytes, scratch: Path | None = None, *, is_shared: bool = False) -> None:
-    """Write a file. It grows in the folder `scratch`, or beside its place under a hidden name.
+    """Write a file. It grows in the folder `scratch`, which is ours, or beside its place under a hidden name.
 
-    is_shared: other processes may write the same file at the same time. Otherwise the hidden name is always the same, so that
-    the next write takes away what a kill has left.
+    is_shared: other processes may write the same file at the same time. Otherwise the hidden name is the same, so that the next
+    write takes away what a kill has left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     process = f".{os.getpid()}" if is_shared else ""
-    temporary = scratch / f"{path.name}.tmp" if scratch else path.with_name(f".{path.name}{process}.tmp")
+    beside = path.with_name(f".{path.name}{process}.tmp")
+    temporary = scratch / f"{path.name}.tmp" if scratch else temporary_file(beside, content)
     try:
         temporary.write_bytes(content)
         sync(temporary)
@@ -42,7 +44,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
     place = out.resolve()  # a link keeps pointing to the same place
     if Path.cwd().is_relative_to(place):
         raise UserError(f"--out {out} is a folder that you are in, and would be replaced; name one inside it")
-    unfinished, replaced = (place.with_name(f".{place.name}.{what}") for what in ("unfinished", "replaced"))
+    unfinished, replaced = hidden_names(place)
     try:
         with explain_write_errors(out, "close other programs"), write_lock(unfinished):
             try:
@@ -56,6 +58,11 @@ def atomic_folder(out: Path) -> Iterator[Path]:
                 shutil.rmtree(unfinished, ignore_errors=True)
     except SafetensorError as error:  # how it reports a full disk
         raise UserError(f"cannot write {out}: {error}; make room and start the same command again") from None
+
+
+def hidden_names(place: Path) -> tuple[Path, Path]:
+    """Where the new folder grows, beside the lock, and where the old one is until the new one is in its place."""
+    return place.with_name(f".{place.name}.unfinished"), place.with_name(f".{place.name}.replaced")
 
 
 def _clean(place: Path, unfinished: Path, replaced: Path) -> None:

@@ -23,10 +23,8 @@ from pathlib import Path
 MARK = b"electrakit sha256 "
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _num_loaded = itertools.count()
-UNUSED_DAYS, BUILD_DAYS = (
-    30,
-    1,
-)  # after which a library that no process loaded, and what a killed compiler left, are removed
+UNUSED_DAYS = 30  # after which a library that no process loaded is removed
+BUILD_DAYS = 1  # after which what a killed compiler left is removed
 
 
 def load_library(prefix: str, recipe: str, build: Callable[[Path], None]) -> ctypes.CDLL:
@@ -103,7 +101,9 @@ def require_safe(folder: Path) -> None:
 
 
 def danger_of(path: Path, about: os.stat_result, *, is_parent: bool) -> str | None:
-    if about.st_uid not in (os.getuid(), 0):
+    # The owner of / can change everything. It is root, also in a container that root is no user of, where root has another number. There
+    # other users may have that number too, but the cache itself must belong to this user.
+    if about.st_uid not in (os.getuid(), 0, Path("/").stat().st_uid):
         return f"{path} belongs to another user"
     if not about.st_mode & WRITABLE_BY_OTHERS:
         return None

@@ -15,6 +15,7 @@ from typing import Any
 
 from electrakit.common.hashing import hash_file
 from electrakit.common.sync import sync
+from electrakit.common.temporary import temporary_file
 
 CANNOT_RENAME = {errno.EXDEV}
 LAST_FILES = ("manifest.json",)
@@ -39,9 +40,10 @@ def move_folder(source: Path, target: Path) -> None:
 
 
 def copy_and_remove(source: Path, target: Path) -> None:
-    if os.path.lexists(target):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     journal = journal_of(target)
+    for path in (target, journal):
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     paths = sorted(source.rglob("*"), key=lambda path: (path.name in LAST_FILES, path))
     is_folder = {path: path.is_dir() and not path.is_symlink() for path in paths}
     entry: dict[str, Any] = {
@@ -78,24 +80,29 @@ def copy_file(source: Path, target: Path) -> None:
         raise OSError(errno.EIO, "the copy is not what was read", str(target))
 
 
+def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """By a hard link where the file system has them. A link stays a link."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        shutil.copy2(source, target, follow_symlinks=False)
+    return target
+
+
 def finish_move(target: Path) -> None:
     """Remove the source of a copy that is whole, and what is there of one that was interrupted."""
     journal = journal_of(target)
-    try:
-        entry = json.loads(journal.read_text(encoding="utf-8"))
-    except OSError:
+    entry = read_journal(journal)
+    if entry is None:
         return
-    except ValueError:
-        entry = None  # cut off: nothing is copied before it is whole
-    if entry is not None:
-        source = journal.parent / entry["source"]
-        whole, done = (target, source) if entry["is_copied"] else (source, target)
-        for name in entry["files"]:
-            if is_part_of(done / name, whole / name):
-                (done / name).unlink()
-        for name in [*reversed(entry["folders"]), ""]:
-            with contextlib.suppress(OSError):  # it is gone, or has something that is not ours
-                (done / name).rmdir()
+    source = journal.parent / entry["source"]
+    whole, done = (target, source) if entry["is_copied"] else (source, target)
+    for name in entry["files"]:
+        if is_part_of(done / name, whole / name):
+            (done / name).unlink()
+    for name in [*reversed(entry["folders"]), ""]:
+        with contextlib.suppress(OSError):  # it is gone, or has something that is not ours
+            (done / name).rmdir()
     journal.unlink(missing_ok=True)
 
 
@@ -116,9 +123,20 @@ def journal_of(target: Path) -> Path:
     return target.with_name(f".{target.name.removeprefix('.')}{JOURNAL_SUFFIX}")
 
 
+def read_journal(path: Path) -> dict[str, Any] | None:
+    """What we wrote there; None if nothing is there, or something else."""
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_ours = isinstance(entry, dict) and entry.keys() == {"source", "files", "folders", "is_copied"}
+    return entry if is_ours else None
+
+
 def write_journal(path: Path, entry: dict[str, Any]) -> None:
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(entry), encoding="utf-8")
+    content = json.dumps(entry).encode()
+    temporary = temporary_file(path.with_name(f"{path.name}.tmp"), content)
+    temporary.write_bytes(content)
     sync(temporary)
     temporary.replace(path)
 

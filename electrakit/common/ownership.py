@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from electrakit import __version__
-from electrakit.common.atomic import atomic_folder
+from electrakit.common.atomic import atomic_folder, atomic_write, hidden_names
 from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_file
 from electrakit.common.json_files import write_json
+from electrakit.common.lock import LOCK_FILE
+from electrakit.common.move_folder import link_or_copy
 from electrakit.common.progress import console
 
 MARKER = "electrakit.json"
@@ -90,8 +92,8 @@ def require_kind(folder: Path, kind: str, flag: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """A folder whose files come one by one. Call `require_ours` before anything is written, `begin` under the lock, and `own`
-    before a name is written for the first time.
+    """A folder whose files come one by one. Call `require_ours` before anything is written, and `begin` under the lock. Then use
+    `write`, or call `own` right before something else writes under a name.
     """
 
     path: Path
@@ -113,7 +115,7 @@ class WorkFolder:
     def begin(self) -> None:
         """The same, when the folder is locked; and forget names whose files are gone: another may put files there."""
         self.require_ours()
-        known = self._known() & {path.name for path in self._there()}
+        known = {name for name in self._known() if _holds_something(self.path / name)}
         if known or read_marker(self.path) is not None:
             self._write(known)
 
@@ -126,10 +128,22 @@ class WorkFolder:
         if not known.issuperset(names) or not (self.path / MARKER).exists():
             self._write(known | set(names))
 
+    def write(self, name: str, content: Any) -> None:
+        """Bytes as they are, anything else as JSON."""
+        self.own(name)
+        write = atomic_write if isinstance(content, bytes) else write_json
+        write(self.path / name, content)
+
+    def remove(self, name: str) -> None:
+        """A file of ours. Then the name is free for others."""
+        known = self._known()
+        if name in known:
+            (self.path / name).unlink(missing_ok=True)
+            self._write(known - {name})
+
     def _there(self) -> list[Path]:
         """What is there under one of our names, and may be lost."""
-        found = sorted(self.path.iterdir()) if self.path.is_dir() else []
-        return [path for path in found if self._is_name(path.name) and _holds_something(path)]
+        return [path for path in _entries(self.path) if self._is_name(path.name) and _holds_something(path)]
 
     def _is_name(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.names)
@@ -142,10 +156,9 @@ class WorkFolder:
         return {path.name for path in self._there()} if self.is_older(self.path) else set()
 
     def _write(self, names: set[str]) -> None:
-        content = {"names": sorted(names)}
         marker = read_marker(self.path)
-        if marker is None or marker["names"] != content["names"]:
-            write_marker(self.path, self.kind, **content)
+        if marker is None or marker["names"] != sorted(names):
+            write_marker(self.path, self.kind, names=sorted(names))
 
     def _refuse(self, path: Path) -> None:
         raise UserError(
@@ -156,7 +169,11 @@ class WorkFolder:
 
 def _holds_something(path: Path) -> bool:
     """An empty folder may be used: it may be a link to a larger disk."""
-    return os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir()))
+    return os.path.lexists(path) and not (path.is_dir() and not _entries(path))
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 # Whole folders
@@ -181,7 +198,7 @@ def whole_folder(
     """
     require_apart(out, inputs, flag)
     require_replaceable(out, kind, overwrite=overwrite, refresh=refresh, flag=flag, is_older=is_older)
-    _require_hidden_ours(out, kind, flag)
+    _require_hidden_ours(out, kind, flag, is_older)
     with atomic_folder(out) as folder:
         yield folder
         if not (folder / MARKER).exists():
@@ -271,15 +288,6 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.is_file() and other.is_file() and not one.is_symlink() and hash_file(one) == hash_file(other)
 
 
-def link_or_copy(source: AnyPath, target: AnyPath) -> AnyPath:
-    """By a hard link where the file system has them. A link stays a link."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except (OSError, NotImplementedError):
-        shutil.copy2(source, target, follow_symlinks=False)
-    return target
-
-
 def remove_whole(folder: Path, kind: str) -> None:
     """Remove an output of ours; files of others in it, and a folder that is not ours, stay."""
     try:
@@ -298,20 +306,18 @@ def remove_whole(folder: Path, kind: str) -> None:
         return  # to keep too much loses nothing
 
 
-def _require_hidden_ours(out: Path, kind: str, flag: str) -> None:
+def _require_hidden_ours(out: Path, kind: str, flag: str, is_older: Callable[[Path], bool]) -> None:
     """The hidden names beside `out` that `atomic_folder` cleans up may hold only what it leaves there."""
-    place = out.resolve()
-    unfinished, replaced = (place.with_name(f".{place.name}.{what}") for what in ("unfinished", "replaced"))
-    strangers = [path for path in _entries(unfinished) if path.name not in (".lock", "folder")]
-    if strangers or (_entries(replaced) and require_kind(replaced, kind, flag) is None):
-        what = strangers[0] if strangers else replaced
-        raise UserError(
-            f"{what} was not written by electrakit, and would be lost; move it away, or name another {flag}"
-        )
-
-
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
+    unfinished, replaced = hidden_names(out.resolve())
+    names = {path.name for path in _entries(unfinished)}
+    has_lock = not names or LOCK_FILE in names  # which comes first
+    is_unfinished = has_lock and all(name == "folder" or name.startswith(LOCK_FILE) for name in names)
+    is_replaced = not _entries(replaced) or require_kind(replaced, kind, flag) is not None or is_older(replaced)
+    for path, is_ours in ((unfinished, is_unfinished), (replaced, is_replaced)):
+        if os.path.lexists(path) and not (is_ours and path.is_dir() and not path.is_symlink()):
+            raise UserError(
+                f"{path} was not written by electrakit, and would be lost; move it away, or name another {flag}"
+            )
 
 
 # Single files
@@ -386,4 +392,4 @@ def require_apart(
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
-    return path.resolve() != folder.resolve() and path.resolve().is_relative_to(folder.resolve())
+    return folder.resolve() in path.resolve().parents

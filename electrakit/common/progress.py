@@ -34,10 +34,10 @@ def print_message(text: str, style: str = "") -> None:
     console.print(text, style=style, markup=False, soft_wrap=True)
 
 
-def say_once(text: str) -> None:
-    """A line for people that one process prints once."""
-    if text not in _said:
-        _said.add(text)
+def say_once(text: str, about: str | None = None) -> None:
+    """A line for people that one process prints once. about: also other lines about the same are not printed."""
+    if (about or text) not in _said:
+        _said.add(about or text)
         print_message(text, "yellow")
 
 

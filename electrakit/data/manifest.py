@@ -215,7 +215,7 @@ class Plan:
         changes = ", ".join(
             special[name](out) if name in special else f"{name} {before.get(name)} -> {now.get(name)}" for name in names
         )
-        raise UserError(f"{what}: {changes}; name another --out, or remove the folder")
+        raise UserError(f"{what}: {changes}; name another --out, or move the folder away")
 
     def _other_tokenizer(self, out: Path) -> str:
         """Which tokenizer the folder was made with, and which it is now: their fingerprints tell nobody anything."""

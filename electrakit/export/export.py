@@ -86,7 +86,7 @@ def export(
         onnx_files.require_onnx()
     run_files, place = find_checkpoint(config)
     identity = identity_of(run_files.path)
-    require_apart(config.out, [run_files.path])
+    require_apart(config.out, [run_files.path, config.glue])
     require_apart(config.out, [place], may_be_inside=False)
     require_free(config, run_files, identity)
     glue_folder = config.glue or (run_files.path / layout.GLUE_RESULTS).parent

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
-from electrakit.common.atomic import atomic_write, write_lock
+from electrakit.common.atomic import write_lock
 from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.hardware import num_cores
-from electrakit.common.json_files import write_json
-from electrakit.common.ownership import WorkFolder, link_or_copy, require_apart, whole_folder
+from electrakit.common.move_folder import link_or_copy
+from electrakit.common.ownership import WorkFolder, require_apart, whole_folder
 from electrakit.common.progress import console
 from electrakit.config.corpus import Engine
 from electrakit.config.finetune import AUTO, ClassifierHead, FinetuneConfig, Keep, LabelKind, Precision
@@ -84,7 +84,7 @@ def finetune(
     config = FinetuneConfig(**locals())
     assert config.out is not None
     require_no_other_results("finetune", config.out)
-    require_apart(config.out, [config.model, config.data])
+    require_apart(config.out, [config.model, config.data, config.train, config.dev, config.test])
     task_data = find_data(config)
     folder = results_folder("finetune", config.out, prediction_names(task_data))
     folder.require_ours()
@@ -100,8 +100,7 @@ def finetune(
     is_in_process = is_single and config.engine == "local"
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config, is_in_process) as pool:
         folder.begin()
-        folder.own("config.json")
-        write_json(config.out / "config.json", config.to_json())
+        folder.write("config.json", config.to_json())
         runs = pool.results_of({"task": jobs})["task"]
         best = best_job(jobs, runs)
         files = best_results(runs)[0].files
@@ -110,8 +109,7 @@ def finetune(
                 raise UserError(
                     f"{best.file_path(name)} is gone; remove {best.result_path} too, and the run is made again"
                 )
-            folder.own(name)
-            atomic_write(config.out / name, best.file_path(name).read_bytes())
+            folder.write(name, best.file_path(name).read_bytes())
         test_scores = None
         if task_data.names_of("test"):
             pool.ensure_test_predictions([best])
@@ -130,9 +128,8 @@ def finetune(
             files=files,
             test=test_scores,
         )
-        folder.own(RESULTS_FILE, "results.html")
-        write_json(config.out / RESULTS_FILE, result.as_json())
-        atomic_write(config.out / "results.html", task_page(result, runs, task_data.known_name or "").encode())
+        folder.write(RESULTS_FILE, result.as_json())
+        folder.write("results.html", task_page(result, runs, task_data.known_name or "").encode())
     return result
 
 
@@ -185,17 +182,14 @@ def write_test_predictions(job: FinetuneJob, folder: WorkFolder) -> ScoresBySpli
     if task.kind != "sentences":
         rows = {name: load_rows(job.data, name, job.model, job.settings.length)[0] for name in found}
         evaluation = SCORE_FUNCTIONS[task.kind](task, rows, found)
-        folder.own(*evaluation.files)
         for name, content in evaluation.files.items():
-            atomic_write(folder.path / name, content.encode())
+            folder.write(name, content.encode())
         return evaluation.scores
     is_known = job.data.location is not None
     scores: ScoresBySplit = {}
     for split, logits in found.items():
         submission = task.split(split).submission if is_known else None
-        name = submission or f"{split}.tsv"
-        folder.own(name)
-        atomic_write(folder.path / name, ("\n".join(prediction_lines(task, logits)) + "\n").encode())
+        folder.write(submission or f"{split}.tsv", ("\n".join(prediction_lines(task, logits)) + "\n").encode())
         labels = None if is_known else job.data.read(split).labels
         if labels is not None:
             predicted = predictions_of(task, logits)

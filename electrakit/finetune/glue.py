@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from electrakit.common.atomic import atomic_write, write_lock
+from electrakit.common.atomic import write_lock
 from electrakit.common.errors import UserError, explain_write_errors
-from electrakit.common.json_files import write_json
 from electrakit.common.ownership import require_apart
 from electrakit.common.safe_load import weights_fingerprint
 from electrakit.config.corpus import Engine
@@ -38,7 +37,7 @@ from electrakit.finetune.results import (
 )
 from electrakit.finetune.results_page import glue_page
 from electrakit.finetune.run_jobs import JobPool, best_job, remove_models
-from electrakit.finetune.submission import combine, write_submission
+from electrakit.finetune.submission import combine, make_submission
 from electrakit.finetune.table import glue_markdown, plot_losses, plot_scores
 from electrakit.finetune.tasks import AVERAGED, TASKS, Task, find_task
 from electrakit.finetune.train_job import predictions_of
@@ -96,10 +95,10 @@ def glue(
     weights = weights_fingerprint(Path(config.model)) if Path(config.model).is_dir() else None
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         folder.begin()
-        folder.own("config.json", *(task.name for task in chosen))
+        folder.write("config.json", config.to_json())
         for task in chosen:
+            folder.own(task.name)
             (config.out / task.name).mkdir(exist_ok=True)
-        write_json(config.out / "config.json", config.to_json())
         by_task = pool.results_of(jobs)
         if second:
             best_mnli = best_job(jobs["mnli"], by_task["mnli"])
@@ -110,7 +109,11 @@ def glue(
         for name, group in jobs.items():
             remove_models(group, best_job(group, by_task[name]), config.keep)
         summaries = summarise_glue(by_task, warnings)
-        folder.own("submission.zip")
+        content, about_submission = make_submission(predictions, config.fill)
+        if content is None:
+            folder.remove("submission.zip")
+        else:
+            folder.write("submission.zip", content)
         results = GlueResults(
             model=config.model,
             weights=weights,
@@ -119,14 +122,13 @@ def glue(
             tasks=summaries,
             average=average({name: task.median for name, task in summaries.items()}),
             ensembles=ensemble_scores(by_task, config.ensemble) if config.ensemble > 1 else {},
-            submission=write_submission(predictions, config.out / "submission.zip", config.fill),
+            submission=about_submission,
         )
-        folder.own(RESULTS_FILE, "results.md", "scores.png", "losses.png", "results.html")
-        write_json(config.out / RESULTS_FILE, results.as_json())
-        atomic_write(config.out / "results.md", glue_markdown(results).encode())
-        atomic_write(config.out / "scores.png", plot_scores(results))
-        atomic_write(config.out / "losses.png", plot_losses(by_task))
-        atomic_write(config.out / "results.html", glue_page(results, by_task).encode())
+        folder.write(RESULTS_FILE, results.as_json())
+        folder.write("results.md", glue_markdown(results).encode())
+        folder.write("scores.png", plot_scores(results))
+        folder.write("losses.png", plot_losses(by_task))
+        folder.write("results.html", glue_page(results, by_task).encode())
     return results
 
 

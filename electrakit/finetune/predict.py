@@ -83,9 +83,8 @@ class FilePredictions:
             folder = answers_folder(out)
             out.mkdir(parents=True, exist_ok=True)
             folder.begin()
-            folder.own(*self.files)
             for name, content in self.files.items():
-                atomic_write(out / name, content.encode())
+                folder.write(name, content.encode())
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electrakit.common.atomic import atomic_write, write_lock
+from electrakit.common.atomic import write_lock
 from electrakit.common.errors import UserError, explain_write_errors, first_line
-from electrakit.common.json_files import write_json
 from electrakit.common.ownership import require_apart
 from electrakit.common.progress import console
 from electrakit.common.words import DASH, format_percent
@@ -131,7 +130,7 @@ def search(
     require_optuna()
     assert config.out is not None
     require_no_other_results("search", config.out)
-    require_apart(config.out, [config.model, config.data])
+    require_apart(config.out, [config.model, config.data, config.train, config.dev])
     folder = results_folder("search", config.out)
     folder.require_ours()
     task_data = find_data(config)
@@ -142,9 +141,10 @@ def search(
     announce_preset(asked, config)
     with explain_write_errors(config.out), write_lock(config.out), JobPool(config) as pool:
         folder.begin()
-        folder.own("config.json", "search.db", "trials")
+        folder.write("config.json", config.to_json())
+        folder.own("trials")
         (config.out / "trials").mkdir(exist_ok=True)
-        write_json(config.out / "config.json", config.to_json())
+        folder.own("search.db")
         study = open_study(config, jobs[0])
         for first in range(0, config.trials, config.together):
             last = min(first + config.together, config.trials)
@@ -154,10 +154,9 @@ def search(
             if unfinished:
                 run_round(pool, study, config, jobs, unfinished)
         result = collect_results(study, config, jobs)
-        folder.own(BEST, RESULTS_FILE, "results.md")
-        write_json(config.out / BEST, make_preset(result, task_data.known_name))
-        write_json(config.out / RESULTS_FILE, asdict(result))
-        atomic_write(config.out / "results.md", search_markdown(result).encode())
+        folder.write(BEST, make_preset(result, task_data.known_name))
+        folder.write(RESULTS_FILE, asdict(result))
+        folder.write("results.md", search_markdown(result).encode())
     if all(len(trial.collapsed) == len(trial.scores) for trial in result.trials):
         line = f"every trial collapsed: the settings in {config.out / BEST} are no better than others"
         console.print(line, markup=False, soft_wrap=True, style="yellow")

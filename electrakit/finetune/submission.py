@@ -1,13 +1,11 @@
-"""Writes submission.zip for the GLUE server from test predictions: all eleven files, or no zip."""
+"""Makes submission.zip for the GLUE server of test predictions: all eleven files, or no zip."""
 
 import io
 import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from electrakit.common.atomic import atomic_write
 from electrakit.finetune.tasks import TASKS, Split, Task
 
 SUBMISSION_FILES: dict[str, tuple[Task, Split]] = {
@@ -38,15 +36,14 @@ def prediction_lines(task: Task, scores: np.ndarray) -> list[str]:
     return ["index\tprediction", *(f"{index}\t{label}" for index, label in enumerate(labels))]
 
 
-def write_submission(predictions: dict[str, np.ndarray], path: Path, fill: bool) -> str:
-    """Write the zip; return a sentence on what was done. `predictions`: file name -> scores (N, labels)."""
+def make_submission(predictions: dict[str, np.ndarray], fill: bool) -> tuple[bytes | None, str]:
+    """The zip, or None, and a sentence on it. `predictions`: file name -> scores (N, labels)."""
     missing = [name for name in SUBMISSION_FILES if name not in predictions]
     if not predictions:
-        path.unlink(missing_ok=True)
-        return "No submission.zip: there are no test files."
+        return None, "No submission.zip: there are no test files."
     if missing and not fill:
-        path.unlink(missing_ok=True)
-        return f"No submission.zip: {', '.join(missing)} missing; the server wants all files. --fill fills them with one label."
+        why = f"{', '.join(missing)} missing; the server wants all files. --fill fills them with one label."
+        return None, f"No submission.zip: {why}"
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, (task, split) in SUBMISSION_FILES.items():
@@ -55,7 +52,6 @@ def write_submission(predictions: dict[str, np.ndarray], path: Path, fill: bool)
                 scores = np.zeros((split.num_rows, len(task.labels or "0")))
             lines = prediction_lines(task, scores)
             archive.writestr(zipfile.ZipInfo(name, ZIP_DATE), "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED)
-    atomic_write(path, content.getvalue())
     wrong = [
         f"{name} has {len(predictions[name]):,} rows instead of {split.num_rows:,}"
         for name, (_, split) in SUBMISSION_FILES.items()
@@ -63,4 +59,4 @@ def write_submission(predictions: dict[str, np.ndarray], path: Path, fill: bool)
     ]
     done = "submission.zip is written"
     done += f", {', '.join(missing)} filled with one label: their scores mean nothing" if missing else ""
-    return done + (f". The server will refuse it: {'; '.join(wrong)}." if wrong else ".")
+    return content.getvalue(), done + (f". The server will refuse it: {'; '.join(wrong)}." if wrong else ".")

@@ -133,7 +133,7 @@ def merge_into_file(path: Path, measures: Sequence[NetworkMeasures], *, is_of_ru
     for one in measures:
         kept[one.key] = kept[one.key].merged(one) if one.key in kept else one
     found = sorted(kept.values(), key=lambda one: (one.model, one.step or 0))
-    write_json(path, {"networks": [asdict(one) for one in found]})
+    write_json(path.resolve(), {"networks": [asdict(one) for one in found]})  # a link stays one
 
 
 # The table

@@ -159,7 +159,7 @@ def check_out(config: ReportConfig) -> None:
     if out.is_dir():
         raise UserError(f"--out {out} is a folder; name a file, such as {out / 'report.html'}")
     for run in config.runs:
-        require_apart(out, [run])
+        require_apart(out, [run, *(run / name for name in REPORT_FILES)])
     require_free_file(out, is_page, "a report", overwrite=config.overwrite)
     folder = png_folder(out)
     if config.png and folder.exists() and not folder.is_dir():

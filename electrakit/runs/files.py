@@ -241,12 +241,13 @@ def read_progress(checkpoint: Path) -> Progress:
 
 
 def write_environment(run: Path, environment: Environment) -> None:
+    run_folder(run).own(layout.ENVIRONMENT_FILE)
     write_json(run / layout.ENVIRONMENT_FILE, asdict(environment), ascii_only=True)
 
 
 def write_status(run: Path, status: Status) -> None:
     """At each start and at its end: for programs that started the run and have no exit code to look at."""
-    write_json(run / layout.STATUS_FILE, asdict(status))
+    run_folder(run).write(layout.STATUS_FILE, asdict(status))
 
 
 def read_metrics(run: Path) -> list[MetricsLine]:

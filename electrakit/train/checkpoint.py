@@ -120,9 +120,13 @@ class Checkpoints:
         steps = [step for step in self.steps() if step <= progress.step]
         good = [step for step in steps if step not in self.damaged]
         kept = {*good[-self.keep_last :], *self.milestones, *progress.milestones, progress.best_step}
-        for step in steps:
-            if step not in kept and is_checkpoint(self.path(step)):
-                remove_checkpoint(self.path(step))
+        for path in (self.path(step) for step in steps if step not in kept):
+            foreign = files_of_others(path)
+            if foreign == []:
+                remove_checkpoint(path)
+            elif foreign is not None:
+                text = f"{path} is kept, as all checkpoints with a file that is not ours: {foreign[0]}; let --on-checkpoint write elsewhere"
+                say_once(text, about=f"kept in {self.folder}")
 
     def steps(self) -> list[int]:
         """Of all checkpoints, in order."""
@@ -170,12 +174,19 @@ def hidden(path: Path, suffix: str = "") -> Path:
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether a folder is one that we wrote, and has nothing else inside."""
+    return files_of_others(folder) == []
+
+
+def files_of_others(folder: Path) -> list[str] | None:
+    """What is in a checkpoint and was not written by us; None for a folder that is no checkpoint, or a link to one."""
     try:
         manifest = json.loads((folder / layout.MANIFEST_FILE).read_text(encoding="utf-8"))
-        known = {*manifest["files"], layout.MANIFEST_FILE} if manifest["format"] else set()
+        is_ours, known = bool(manifest["format"]), {*manifest["files"], layout.MANIFEST_FILE}
     except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return not folder.is_symlink() and set(files_of(folder)) <= known
+        return None
+    if folder.is_symlink() or not is_ours:
+        return None
+    return [name for name in files_of(folder) if name not in known]
 
 
 def has_only_ours(folder: Path) -> bool:

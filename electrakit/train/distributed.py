@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,8 @@ from electrakit.objective.output import finds_replaced
 COMPUTE_TIMEOUT = timedelta(minutes=30)
 # Rank 0 may write a checkpoint, or run on_checkpoint, while the others wait.
 WAIT_TIMEOUT = timedelta(days=1)
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,18 @@ class ProcessGroup:
         num_requests, clock, num_due = self.sum(torch.tensor([stop_requested, *of_main], dtype=torch.float64)).tolist()
         return num_requests > 0, clock, num_due > 0
 
-    def run_on_main(self, work: Callable[[], None]) -> None:
-        """Rank 0 works while the others wait. A UserError is raised on all ranks, so that none waits forever."""
-        problem = None
+    def run_on_main(self, work: Callable[[], Value]) -> Value:
+        """Rank 0 works while the others wait; all get its result. A UserError is raised on all ranks, so that none waits forever."""
+        value, problem = None, None
         if self.is_main:
             try:
-                work()
+                value = work()
             except UserError as error:
                 problem = str(error)
-        if problem := self.broadcast(problem):
+        value, problem = self.broadcast((value, problem))
+        if problem is not None:
             raise UserError(problem)
+        return cast(Value, value)
 
     def broadcast(self, value: Any) -> Any:
         """The value of rank 0."""

@@ -14,7 +14,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError
 from electrakit.common.ownership import free_name
 from electrakit.common.progress import SECONDS_BETWEEN_LINES, console, print_message, say_once
@@ -22,7 +21,7 @@ from electrakit.common.sync import sync_open
 from electrakit.common.words import format_clock
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
-from electrakit.runs.files import read_metrics
+from electrakit.runs.files import MetricsLine, number, read_metrics, run_folder
 
 # What the terminal shows: label and decimal places. The live line has one place less, and drops the last metrics if it is too long.
 SHOWN = {
@@ -46,7 +45,8 @@ class Log:
         self.file: Any = None
         self.waiting = b""  # lines that are not in the file yet
         self.tensorboard: Any = None
-        self.wandb = start_wandb(config.wandb, run, config) if config.wandb and not is_silent else None
+        wandb = import_wandb(config.wandb) if config.wandb else None
+        self.wandb = None if wandb is None or is_silent else start_wandb(wandb, run, config)
         self.line = TerminalLine(config.steps if config.budget is None else None)
 
     def resume_from(self, step: int | None, last_validated: int | None = None) -> None:
@@ -64,17 +64,23 @@ class Log:
         end = -1 if step is None else step
         ends = {"train": end, "valid": (step or -1) if last_validated is None else last_validated}
         kept = [line for line in read_metrics(self.run) if line["step"] <= ends.get(line["split"], end)]
-        atomic_write(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        run_folder(self.run).write(path.name, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self.line.last_auc = auc_of(next((line for line in reversed(kept) if line["split"] == "valid"), {}))
         self.file, self.waiting = path.open("a+b", buffering=0), b""
-        self.open_tensorboard(first_step=0 if step is None else step + 1)
+        self.open_tensorboard(0 if step is None else step + 1, kept)
 
-    def open_tensorboard(self, first_step: int) -> None:
-        """Optional: metrics.jsonl has the same. If it fails, training continues."""
+    def open_tensorboard(self, first_step: int, lines: list[MetricsLine]) -> None:
+        """Optional: metrics.jsonl has the same. If it fails, training continues. lines: so far, for a folder that is new, or gone."""
+        place = self.run / layout.TENSORBOARD
         try:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.tensorboard = SummaryWriter(str(self.run / layout.TENSORBOARD), purge_step=first_step)
+            lines = [] if place.is_dir() else lines
+            run_folder(self.run).own(place.name)
+            self.tensorboard = SummaryWriter(str(place), purge_step=first_step)
+            for line in lines:
+                numbers = {name: number(value) for name, value in line.items() if name not in ("step", "split")}
+                self.add_scalars(line["split"], line["step"], numbers)
         except ImportError:
             return
         except Exception as error:  # such as a path that is not UTF-8
@@ -110,13 +116,16 @@ class Log:
         try:
             # If its folder was removed, its thread would print an error.
             if self.tensorboard is not None and (self.run / layout.TENSORBOARD).is_dir():
-                for name, value in metrics.items():
-                    self.tensorboard.add_scalar(f"{split}/{name}", value, step)
+                self.add_scalars(split, step, metrics)
             if self.wandb is not None:
                 self.wandb.log({f"{split}/{name}": value for name, value in metrics.items()}, step=step)
         except Exception as error:
             self.message(f"no TensorBoard or wandb any more: {type(error).__name__}: {error}", "yellow")
             self.tensorboard = self.wandb = None
+
+    def add_scalars(self, split: str, step: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self.tensorboard.add_scalar(f"{split}/{name}", value, step)
 
     def sync(self) -> None:
         """Bring all lines to the disk, before a checkpoint."""
@@ -246,15 +255,20 @@ def format_metrics(metrics: dict[str, float], is_short: bool = False) -> list[st
     return parts
 
 
-def start_wandb(project: str, run: Path, config: PretrainConfig) -> Any:
+def import_wandb(project: str) -> Any:
+    """On every rank: if it is missing, all of them say so."""
     try:
         import wandb
     except ImportError:
         raise UserError(f"--wandb {project} needs its library; pip install 'electrakit[wandb]'") from None
-    place = run / layout.WANDB_ID
+    return wandb
+
+
+def start_wandb(wandb: Any, run: Path, config: PretrainConfig) -> Any:
+    folder, place = run_folder(run), run / layout.WANDB_ID
     if not place.exists():
-        atomic_write(place, f"{wandb.util.generate_id()}\n".encode())
+        folder.write(place.name, f"{wandb.util.generate_id()}\n".encode())
     identity = place.read_text(encoding="utf-8").strip()
-    return wandb.init(
-        project=project, name=run.name, dir=str(run), id=identity, resume="allow", config=config.to_json()
-    )
+    folder.own(layout.WANDB)
+    settings: dict[str, Any] = {"name": run.name, "dir": str(run), "config": config.to_json()}
+    return wandb.init(project=config.wandb, id=identity, resume="allow", **settings)

@@ -34,11 +34,10 @@ from electrakit.train.prefetch import MicroBatch
 from electrakit.train.rescue import check_folder
 from electrakit.train.schedule import scheduled_lr
 from electrakit.train.signals import Interrupts
-from electrakit.train.state import TrainState
+from electrakit.train.state import REMEDY, TrainState
 
 MAX_SKIPPED_IN_A_ROW = 3
 TRIM_EVERY = 100  # steps after which unused memory is given back: the heap of a run of `mini` grew by 75 % in 700 steps
-REMEDY = "raise the limit (ulimit -a) or close other programs"  # where there are too many files or processes
 
 
 def pretrain(

@@ -5,15 +5,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from electrakit.common.atomic import atomic_write
 from electrakit.common.errors import UserError
 from electrakit.common.lock import LOCK_FILE
 from electrakit.runs import layout
-from electrakit.runs.files import Status, write_environment, write_status
-from electrakit.runs.settings import write_config
-from electrakit.train import hardware_choices
+from electrakit.runs.files import Status, run_folder, write_status
 from electrakit.train.checkpoint import Checkpoints
-from electrakit.train.state import TrainState, own_files
+from electrakit.train.state import TrainState, begin_run
 
 GONE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 
@@ -44,23 +41,18 @@ def has_inode(path: Path, inode: int) -> bool:
 def save_beside(state: TrainState) -> None:
     """All that can be saved: settings, the whole log, and a checkpoint of this step."""
     what = f"the run folder {state.path} was removed or moved while it was training, at step {state.progress.step:,}"
-    found: list[Path] = []
 
-    def begin() -> None:
+    def begin() -> Path:
         try:
             place = found_place(state.path)
-            config = replace(state.config, run=place)
-            own_files(place, config)
-            write_config(place, config, state.data, state.group.world_size)
-            write_environment(place, hardware_choices.describe_environment(state.group))
-            atomic_write(place / layout.METRICS_FILE, state.log.content())
+            begin_run(place, replace(state.config, run=place), state.data, state.group)
+            run_folder(place).write(layout.METRICS_FILE, state.log.content())
         except OSError as error:
             raise UserError(f"{what}; it cannot be saved beside it: {error}") from None
-        found.append(place)
+        return place
 
     state.log.tensorboard = None  # its file is gone, too
-    state.group.run_on_main(begin)
-    place = state.group.broadcast(found[0] if found else None)
+    place = state.group.run_on_main(begin)
     state.update_progress()
     if state.progress.best_step != state.progress.step:  # the checkpoint of the best one is gone
         state.progress.best_step = state.progress.best_loss = None

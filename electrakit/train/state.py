@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from electrakit.common.errors import UserError
+from electrakit.common.errors import UserError, explain_write_errors
 from electrakit.common.lock import LOCK_FILE
 from electrakit.config.corpus import SHARDS_TOKENIZER
 from electrakit.config.pretrain import PretrainConfig
@@ -24,7 +24,7 @@ from electrakit.runs.files import Progress, Status, run_folder, write_environmen
 from electrakit.runs.settings import DataDescription, StoredConfig, check_fits, read_config, write_config
 from electrakit.train import hardware_choices, initial_weights
 from electrakit.train.checkpoint import Checkpoints, load_checkpoint
-from electrakit.train.distributed import ProcessGroup, distribute
+from electrakit.train.distributed import ProcessGroup, Value, distribute
 from electrakit.train.log import Log
 from electrakit.train.metrics import MetricSums
 from electrakit.train.optim import RunOptimizer, clipped_together
@@ -32,6 +32,7 @@ from electrakit.train.prefetch import Prefetch
 from electrakit.train.validation import FixedCorruptions, Validation
 
 MAX_SAVING_SHARE = 0.02  # of the time, where the clock decides when to save
+REMEDY = "raise the limit (ulimit -a) or close other programs"  # where there are too many files or processes
 DISK_SPEED = 100e6  # bytes per second: an estimate until the first checkpoint is written
 
 
@@ -84,6 +85,7 @@ class TrainState:
 
         place: dict[str, Any] = {"rank": group.rank, "world_size": group.world_size, "micro_batch": config.micro_batch}
         batches = Batches(shards, config.batch_size, seed=config.seed, verify=group.is_main, **place)
+        group.run_on_main(batches.open)  # which compares hashes: what is damaged is told by all
         self.prefetch = Prefetch(batches, config.seed, group)
         self.validation, self.corruptions = Validation(config, group), FixedCorruptions(config, group)
         has_stages = config.objective.generator_steps is not None  # their steps compute different things
@@ -96,23 +98,34 @@ class TrainState:
         save_seconds = max(1.0, checkpoint_bytes(objective, self.optimizer) / DISK_SPEED)
         self.seconds_of = {"validate": 0.0, "save": save_seconds, "on_checkpoint": 0.0}
 
-        if group.is_main:
-            own_files(self.path, config)
-            self.checkpoints.clean()
-            write_config(self.path, config, data, group.world_size)
-            write_environment(self.path, hardware_choices.describe_environment(group))
-            held = self.path / LOCK_FILE
-            self.lock_inode = held.stat().st_ino if held.exists() else 0  # `pretrain` holds it
+        self.write_on_main(self.begin_files)
         self.log = Log(self.path, config, is_silent=not group.is_main)
         for text in notices:
             self.log.message(text, "yellow")
         self.resume_from(newest)
-        if group.is_main:
-            self.checkpoints.prune(self.progress)  # a kill may have come before the last pruning
-            write_status(self.path, Status(self.progress.step, is_complete=False))
+        self.write_on_main(self.tell_start)
+
+    def write_on_main(self, work: Callable[[], Value]) -> Value:
+        """Rank 0 works in the run folder; if it cannot, all ranks say so."""
+
+        def write() -> Value:
+            with explain_write_errors(self.path, REMEDY):
+                return work()
+
+        return self.group.run_on_main(write)
+
+    def begin_files(self) -> None:
+        begin_run(self.path, self.config, self.data, self.group)
+        self.checkpoints.clean()
+        held = self.path / LOCK_FILE
+        self.lock_inode = held.stat().st_ino if held.exists() else 0  # `pretrain` holds it
+
+    def tell_start(self) -> None:
+        self.checkpoints.prune(self.progress)  # a kill may have come before the last pruning
+        write_status(self.path, Status(self.progress.step, is_complete=False))
 
     def newest_checkpoint(self) -> Path | None:
-        return self.group.broadcast(self.checkpoints.newest() if self.group.is_main else None)
+        return self.write_on_main(self.checkpoints.newest)
 
     def resume_from(self, checkpoint: Path | None, is_return: bool = False) -> None:
         """Put weights, optimizer, metrics and log where they were at a checkpoint; None: at the beginning.
@@ -131,7 +144,7 @@ class TrainState:
         self.prefetch.seed = self.seed
         self.metrics = MetricSums(self.group, self.progress)
         self.last_saved = None if checkpoint is None else self.progress.step
-        self.log.resume_from(self.last_saved, self.progress.last_validated)
+        self.write_on_main(lambda: self.log.resume_from(self.last_saved, self.progress.last_validated))
         if checkpoint is not None:
             self.log.message(f"Resuming from {checkpoint}.")
         self.first_step = self.last_timed_step = self.progress.step
@@ -248,11 +261,13 @@ def resolve_settings(
     return config, existing
 
 
-def own_files(run: Path, config: PretrainConfig) -> None:
-    """What is written from here on is ours."""
-    folder = run_folder(run, uses_wandb=config.wandb is not None)
-    folder.own(*folder.names)
+def begin_run(run: Path, config: PretrainConfig, data: DataDescription, group: ProcessGroup) -> None:
+    """Write the settings and the environment of a start."""
+    run_folder(run).own(layout.CHECKPOINTS)
     (run / layout.CHECKPOINTS).mkdir(exist_ok=True)  # the first one may come in hours
+    run_folder(run).own(layout.CONFIG_FILE)
+    write_config(run, config, data, group.world_size)
+    write_environment(run, hardware_choices.describe_environment(group))
 
 
 def save_interval(save_minutes: float | None, save_seconds: float) -> float:

@@ -28,7 +28,7 @@ class Command(NamedTuple):
     names: tuple[str, ...]
     """In the folder of the output; of a verb that writes a file, none."""
     inputs: tuple[str, ...]
-    """Folders that must not be replaced."""
+    """Folders and files that it reads, and that must not be replaced."""
     flag: str = "--out"
     can_overwrite: bool = False
 
@@ -47,7 +47,7 @@ COMMANDS = {
     "tokenizer": Command(
         lambda place: ["tokenizer", place / "corpus.txt", "--vocab-size", 90, "--workers", 1],
         ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "notes.txt"),
-        (),
+        ("corpus.txt",),
         can_overwrite=True,
     ),
     "prepare": Command(
@@ -85,7 +85,7 @@ COMMANDS = {
             *("results.html", "model/config.json", "test.tsv"),
             *("seed_1.json", "seed_1/config.json", "seed_1.test.safetensors"),
         ),
-        ("model",),
+        ("model", "train.tsv"),
     ),
     "glue": Command(
         lambda place: ["glue", place / "model", "--data", place / "glue", "--tasks", "rte", "--seeds", 1, *TUNING],
@@ -103,10 +103,15 @@ COMMANDS = {
     ),
     "report": Command(lambda place: ["report", place / "run", "--no-png"], (), ("run",), can_overwrite=True),
     "predict": Command(
-        lambda place: ["predict", place / "classifier", place / "train.tsv"], (), ("classifier",), can_overwrite=True
+        lambda place: ["predict", place / "classifier", place / "train.tsv"],
+        (),
+        ("classifier", "train.tsv"),
+        can_overwrite=True,
     ),
-    "score": Command(lambda place: ["score", place / "hf", place / "corpus.txt"], (), ("hf",), can_overwrite=True),
-    "measure": Command(lambda place: ["measure", place / "hf", "--data", place / "shards"], (), ("hf",)),
+    "score": Command(
+        lambda place: ["score", place / "hf", place / "corpus.txt"], (), ("hf", "corpus.txt"), can_overwrite=True
+    ),
+    "measure": Command(lambda place: ["measure", place / "hf", "--data", place / "shards"], (), ("hf", "shards")),
 }  # fmt: skip
 FOLDERS = [verb for verb, command in COMMANDS.items() if command.names]
 FILES = [verb for verb, command in COMMANDS.items() if not command.names]
@@ -231,24 +236,42 @@ def test_a_folder_of_ours_of_another_kind_is_refused(inputs, tmp_path, capsys, v
 @pytest.mark.promise("Files of others", "input = output, input inside output, links", "refused, nothing written")
 @pytest.mark.parametrize("how", ["same", "link", "around", "link around", "dots"])
 @pytest.mark.parametrize(("verb", "name"), [(verb, name) for verb in COMMANDS for name in COMMANDS[verb].inputs])
-def test_an_input_is_never_the_output_nor_inside_it(inputs, tmp_path, capsys, monkeypatch, verb, name, how):
-    command, place = COMMANDS[verb], tmp_path / "place"
+def test_an_input_is_never_the_output_nor_inside_it(inputs, tmp_path, capsys, verb, name, how):
+    command, place, inside = COMMANDS[verb], tmp_path / "place", tmp_path / "folder" / name
     place.mkdir()
+    inside.parent.mkdir()
     for path in inputs.iterdir():
-        (place / path.name).symlink_to(path)
-    (place / name).unlink()
-    shutil.copytree(inputs / name, place / name)
-    (tmp_path / "link").symlink_to(place / name)
-    (tmp_path / "around").symlink_to(place)
+        (place / path.name).symlink_to(inside if path.name == name else path)
+    if (inputs / name).is_dir():
+        shutil.copytree(inputs / name, inside)
+    else:
+        shutil.copy(inputs / name, inside)
+    (tmp_path / "around").symlink_to(inside.parent)
     out = {
-        "same": place / name,
-        "link": tmp_path / "link",
-        "around": place,
+        "same": inside,
+        "link": place / name,
+        "around": inside.parent,
         "link around": tmp_path / "around",
-        "dots": place / name / ".." / name,
+        "dots": inside.parent / ".." / "folder" / name,
     }[how]
     before = tree(tmp_path)
-    refused(capsys, *command.arguments(place), command.flag, out)
+    for more in ([], ["--overwrite"]) if command.can_overwrite else ([],):
+        assert str(out) in refused(capsys, *command.arguments(place), command.flag, out, *more)
+        assert tree(tmp_path) == before
+
+
+def test_scores_for_the_card_are_never_inside_the_export(inputs, tmp_path, capsys):
+    put(tmp_path / "out" / "glue" / "results.json")
+    arguments = ["export", inputs / "run", "--glue", tmp_path / "out" / "glue", "--out", tmp_path / "out"]
+    assert "holds the input" in refused(capsys, *arguments)
+
+
+@pytest.mark.promise("Files of others", "a report at the place of a file of its run", "refused, nothing written")
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "checkpoints/report.html"])
+def test_a_report_never_takes_the_place_of_what_it_is_made_of(inputs, tmp_path, capsys, name):
+    run = Path(shutil.copytree(inputs / "run", tmp_path / "run"))
+    before = tree(tmp_path)
+    refused(capsys, "report", run, "--no-png", "--overwrite", "--out", run / name)
     assert tree(tmp_path) == before
 
 
@@ -293,6 +316,15 @@ def test_a_model_in_the_working_directory_survives_finetuning_into_it(inputs, tm
     arguments = [argument if argument != inputs / "model" else "model" for argument in finetune_arguments(inputs)]
     assert "holds the input model" in refused(capsys, *arguments, "--out", ".")
     assert tree(tmp_path) == before
+
+
+@pytest.mark.promise("Files of others", "a file under a name that an earlier call did not write", "refused")
+def test_a_name_that_an_earlier_call_did_not_write_is_not_ours(inputs, tmp_path, capsys):
+    out = Path(shutil.copytree(inputs / "tuned", tmp_path / "out"))  # without --test
+    put(out / "test.tsv")
+    before = tree(out)
+    assert "test.tsv was not written by electrakit" in refused(capsys, *finetune_arguments(inputs), "--out", out)
+    assert tree(out) == before
 
 
 @pytest.mark.promise("Files of others", "notes of the user inside our folders", "kept")

@@ -40,6 +40,18 @@ def test_what_a_kill_left_of_a_file_is_taken_away_by_the_next_write(tmp_path):
     assert bytes_of(tmp_path) == {"file": b"new"}
 
 
+@pytest.mark.promise("Files of others", "files under the hidden names of a file that is written", "kept")
+def test_files_of_others_under_the_hidden_name_of_a_file_stay(tmp_path):
+    theirs = {".file.tmp": b"theirs", ".file.tmp1": b"new, and more", "target": b""}
+    for name, content in theirs.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / ".file.tmp2").symlink_to("target")
+    for content in (b"new", b"newer"):
+        atomic_write(tmp_path / "file", content)
+    assert (tmp_path / ".file.tmp2").is_symlink()
+    assert bytes_of(tmp_path) == {**theirs, ".file.tmp2": b"", "file": b"newer"}
+
+
 def test_what_was_there_stays_until_the_new_one_is_whole(out):
     with pytest.raises(KeyboardInterrupt), atomic_folder(out) as folder:
         (folder / "new").write_text("half")

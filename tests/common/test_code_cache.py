@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,31 @@ def test_a_parent_of_another_user_and_a_link_in_one_that_others_may_write_are_no
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "open" / "link").symlink_to(cache.folder)
     assert "others may write in" in str(find_danger(tmp_path / "open" / "link"))
+
+
+AS_ANOTHER = ["setpriv", "--reuid", str(OTHER_USER), "--clear-groups", "unshare", "--user", "--map-current-user"]
+AS_ANOTHER += [
+    shutil.which("python3", path="/usr/bin") or sys.executable
+]  # ours may be in a home that others cannot read
+
+
+def can_be_another() -> bool:
+    """Whether a process may run here in a namespace that root is no user of."""
+    if os.getuid() != 0 or not (shutil.which("setpriv") and shutil.which("unshare")):
+        return False
+    return subprocess.run([*AS_ANOTHER, "-c", ""], capture_output=True).returncode == 0
+
+
+@pytest.mark.promise("Environment", "container that root is no user of", "compiled code is kept")
+@pytest.mark.skipif(not can_be_another(), reason="makes a namespace that root is no user of")
+def test_in_a_container_that_root_is_no_user_of_a_folder_below_those_of_root_is_safe():
+    code = "import os; from pathlib import Path; from code_cache import find_danger\n"
+    code += "assert Path('/').stat().st_uid not in (0, os.getuid())\nprint(find_danger(Path('cache'), must_make=True))"
+    with tempfile.TemporaryDirectory() as home:
+        shutil.copy(code_cache.__file__, home)
+        os.chown(home, OTHER_USER, OTHER_USER)
+        done = subprocess.run([*AS_ANOTHER, "-c", code], cwd=home, capture_output=True, text=True)
+    assert done.stdout == "None\n", done.stderr
 
 
 def test_the_folder_of_the_compiler_is_private_where_ours_is_not_safe(cache):

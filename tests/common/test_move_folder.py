@@ -93,6 +93,16 @@ def test_only_what_the_copy_wrote_is_removed(source, tmp_path):
     assert content(target) == {"manifest.json": "the user's", "notes.txt": "the user's"}
 
 
+@pytest.mark.parametrize("text", ["the user's", "{}", '["source"]', '{"source": "source"}'])
+def test_a_file_of_others_under_the_name_of_the_journal_stays(source, tmp_path, text):
+    target = tmp_path / "target"
+    journal_of(target).write_text(text)
+    finish_move(target)
+    with pytest.raises(FileExistsError):
+        move_folder(source, target)
+    assert journal_of(target).read_text() == text and not target.exists() and (source / "manifest.json").exists()
+
+
 def test_a_target_that_exists_is_not_touched(source, tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "zebra.bin").write_text("z")

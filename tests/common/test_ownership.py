@@ -50,6 +50,29 @@ def test_a_name_that_a_stopped_start_never_wrote_is_free_for_others_again(tmp_pa
     assert (tmp_path / "part-1.bin").read_text() == "theirs"
 
 
+def test_a_name_that_this_call_does_not_write_stays_ours(tmp_path):
+    """As that of test predictions where a later call has no test file."""
+    work(tmp_path).write("part-1.bin", b"ours")
+    WorkFolder(tmp_path, "run", ("config.json",)).begin()
+    work(tmp_path).begin()
+    work(tmp_path).write("part-1.bin", b"ours again")
+    assert (tmp_path / "part-1.bin").read_bytes() == b"ours again"
+
+
+def test_a_name_is_written_or_removed_only_where_it_is_ours(tmp_path):
+    folder = work(tmp_path)
+    folder.write("config.json", {"a": 1})
+    (tmp_path / "status.json").write_text("theirs")
+    with pytest.raises(UserError, match=r"status\.json was not written"):
+        folder.write("status.json", {})
+    folder.remove("status.json")
+    folder.remove("config.json")
+    assert (tmp_path / "status.json").read_text() == "theirs" and not (tmp_path / "config.json").exists()
+    (tmp_path / "config.json").write_text("theirs")
+    with pytest.raises(UserError, match=r"config\.json was not written"):
+        folder.own("config.json")
+
+
 def test_other_names_and_empty_folders_are_no_hindrance(tmp_path):
     (tmp_path / "notes.txt").write_text("theirs")
     (tmp_path / "elsewhere").mkdir()
@@ -134,6 +157,36 @@ def test_a_file_of_others_that_comes_while_we_write_is_kept(tmp_path):
         (folder / "card").write_text("new")
         (out / "notes").write_text("theirs")
     assert (out / "notes").read_text() == "theirs" and (out / "card").read_text() == "new"
+
+
+@pytest.mark.promise("Files of others", "files under the hidden names of a folder that is written", "refused")
+@pytest.mark.parametrize(
+    "name", [".out.unfinished", ".out.replaced", ".out.unfinished/folder/notes", ".out.replaced/card", "link"]
+)
+def test_hidden_names_that_hold_something_else_are_refused(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("theirs")
+    if name == "link":
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / ".out.replaced").symlink_to("elsewhere")
+    with pytest.raises(UserError, match=r"\.out\.(unfinished|replaced) was not written by electrakit"):
+        write_whole(tmp_path / "out")
+    assert path.read_text() == "theirs" and not (tmp_path / "out").exists()
+
+
+def test_what_a_kill_left_under_the_hidden_names_is_cleaned_up(tmp_path):
+    out = tmp_path / "out"
+    write_whole(out, "old")
+    (out / MARKER).unlink()  # by an earlier version
+    out.rename(tmp_path / ".out.replaced")
+    unfinished = tmp_path / ".out.unfinished"
+    (unfinished / "folder").mkdir(parents=True)
+    for name in (".lock", ".lock.held", "folder/half"):  # the second one where the file system has no locks
+        (unfinished / name).touch()
+    with pytest.raises(ZeroDivisionError), whole_folder(out, "model", overwrite=True, is_older=lambda _: True):
+        _ = 1 / 0
+    assert (out / "card").read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_only_what_is_ours_is_removed(tmp_path):

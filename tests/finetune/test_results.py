@@ -20,7 +20,7 @@ from electrakit.finetune.results import (
     summarise_glue,
 )
 from electrakit.finetune.results_page import glue_page, task_page
-from electrakit.finetune.submission import SUBMISSION_FILES, combine, write_submission
+from electrakit.finetune.submission import SUBMISSION_FILES, combine, make_submission
 from electrakit.finetune.table import glue_markdown, plot_losses, plot_scores
 from electrakit.finetune.tasks import AVERAGED, TASKS
 from tests.helpers.browser import chromium as chromium
@@ -199,10 +199,11 @@ def predictions():
     }
 
 
-def test_a_submission_row_by_row(tmp_path):
+def test_a_submission_row_by_row():
     made = predictions()
-    assert write_submission(made, tmp_path / "submission.zip", fill=False) == "submission.zip is written."
-    with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
+    content, message = make_submission(made, fill=False)
+    assert content is not None and message == "submission.zip is written."
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert sorted(archive.namelist()) == sorted(SUBMISSION_FILES)  # flat
         for name, (task, split) in SUBMISSION_FILES.items():
             header, *lines = archive.read(name).decode().splitlines()
@@ -215,29 +216,24 @@ def test_a_submission_row_by_row(tmp_path):
                     assert label == f"{min(5, max(0, made[name][index, 0])):.3f}"
                 else:
                     assert label == task.labels[made[name][index].argmax()]
-    first = (tmp_path / "submission.zip").read_bytes()
-    write_submission(made, tmp_path / "again.zip", fill=False)
-    assert (tmp_path / "again.zip").read_bytes() == first
+    assert make_submission(made, fill=False)[0] == content
 
 
-def test_missing_tasks_are_filled_only_when_asked(tmp_path):
-    path = tmp_path / "submission.zip"
+def test_missing_tasks_are_filled_only_when_asked():
     some = {"RTE.tsv": predictions()["RTE.tsv"]}
-    message = write_submission(some, path, fill=False)
-    assert message.startswith("No submission.zip: CoLA.tsv, SST-2.tsv") and "--fill" in message
-    assert not path.exists()
-    message = write_submission(some, path, fill=True)
-    assert "filled with one label: their scores mean nothing" in message
-    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+    content, message = make_submission(some, fill=False)
+    assert content is None and message.startswith("No submission.zip: CoLA.tsv, SST-2.tsv") and "--fill" in message
+    content, message = make_submission(some, fill=True)
+    assert content is not None and "filled with one label: their scores mean nothing" in message
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.read("AX.tsv").decode().splitlines()[1:] == [f"{index}\tcontradiction" for index in range(1104)]
         assert archive.read("STS-B.tsv").decode().splitlines()[1] == "0\t0.000"
-    assert write_submission({}, path, fill=True) == "No submission.zip: there are no test files."
-    assert not path.exists()
+    assert make_submission({}, fill=True) == (None, "No submission.zip: there are no test files.")
 
 
-def test_a_wrong_number_of_rows_is_said(tmp_path):
+def test_a_wrong_number_of_rows_is_said():
     made = predictions() | {"RTE.tsv": np.zeros((7, 2))}
-    message = write_submission(made, tmp_path / "submission.zip", fill=False)
+    message = make_submission(made, fill=False)[1]
     assert message.endswith("The server will refuse it: RTE.tsv has 7 rows instead of 3,000.")
 
 

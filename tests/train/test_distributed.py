@@ -4,10 +4,12 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -220,6 +222,24 @@ def test_a_disk_that_is_full_for_the_first_is_told_by_all(tiny):
     assert "Connection closed" not in said
 
 
+@pytest.mark.promise("Several processes", "damage that rank 0 finds at the start", "all ranks end with one line")
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["checkpoints", "shards"])
+def test_damage_that_the_first_finds_at_the_start_is_told_by_all(tiny, tmp_path, what):
+    shutil.copytree(tiny().data, tmp_path / "shards")
+    config = replace(tiny(), data=tmp_path / "shards")
+    path = tmp_path / "shards" / "train-00000.bin"
+    if what == "checkpoints":
+        path = pretrain(config, stop_after=2).checkpoint / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    _, said = torchrun(config).communicate(timeout=HANG)
+    line = {"checkpoints": "all checkpoints in", "shards": str(path)}[what]
+    assert len(re.findall(rf"UserError: {re.escape(line)}", said)) == 2, said
+    assert "Connection closed" not in said
+
+
 # While rank 0 works alone, a collective without WAIT_TIMEOUT fails after a second. Otherwise ranks have their usual time.
 IMPATIENT = """
 from datetime import timedelta
@@ -228,8 +248,9 @@ from electrakit.train.distributed import COMPUTE_TIMEOUT, ProcessGroup
 
 def impatient(group, work, run_on_main=ProcessGroup.run_on_main):
     distributed_c10d._set_pg_timeout(timedelta(seconds=1))
-    run_on_main(group, work)
+    value = run_on_main(group, work)
     distributed_c10d._set_pg_timeout(COMPUTE_TIMEOUT)
+    return value
 
 distributed_c10d.default_pg_timeout = timedelta(seconds=1)
 ProcessGroup.run_on_main = impatient

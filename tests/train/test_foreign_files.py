@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -58,6 +59,30 @@ def test_a_run_of_an_earlier_version_without_a_marker_is_resumed(tiny):
     assert pretrain(tiny(steps=6)).is_complete
     assert json.loads((run.path / MARKER).read_text())["kind"] == "run"
     assert (run.path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.promise("Files of others", "a file under a name that a stopped start never wrote", "refused")
+def test_a_start_that_failed_claims_only_what_it_wrote(tiny, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "wandb", None)  # is not installed
+        with pytest.raises(ek.UserError, match="--wandb mine needs its library"):
+            pretrain(tiny(steps=2, wandb="mine"))
+    run = tiny().run
+    for name in ("status.json", "metrics.jsonl", "wandb_id"):
+        (run / name).write_text("mine")
+        with pytest.raises(ek.UserError, match=rf"{name} was not written by electrakit as part of a run"):
+            pretrain(tiny(steps=2, wandb="mine"))
+        assert (run / name).read_text() == "mine"
+        (run / name).unlink()
+    assert pretrain(tiny(steps=2)).is_complete
+
+
+@pytest.mark.promise("Files of others", "--on-checkpoint writes into checkpoints", "all of them are kept, said once")
+def test_checkpoints_into_which_on_checkpoint_writes_are_kept_and_that_is_said_once(tiny, capfd):
+    config = tiny(steps=8, save_every=2, valid_every=100, keep_last=1, on_checkpoint="touch {path}/scores.txt")
+    run = pretrain(config)
+    assert layout.checkpoint_steps(run.path) == [2, 4, 6, 8]
+    assert capfd.readouterr().err.count("scores.txt; let --on-checkpoint write elsewhere") == 1
 
 
 @pytest.mark.promise("Files of others", "a file under a name that a run has not written yet", "refused")

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,18 @@ def test_every_step_is_logged_once_also_after_stops(tiny):
     events.Reload()
     assert [event.step for event in events.Scalars("train/mlm_loss")] == [2, 4, 6, 8, 10, 12]
     assert [event.step for event in events.Scalars("valid/disc_auc")] == [0, 6, 12]
+
+
+def test_a_tensorboard_folder_that_is_gone_is_made_again_from_the_log(tiny):
+    run = pretrain(tiny(), stop_after=8)
+    shutil.rmtree(run.path / "tensorboard")
+    pretrain(tiny())
+    events = EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/num_skipped")] == [4, 8, 12]
+    for name, split in {"train/mlm_loss": "train", "valid/disc_auc": "valid"}.items():
+        logged = [line[name.partition("/")[2]] for line in run.metrics(split)]
+        assert [event.value for event in events.Scalars(name)] == pytest.approx(logged)
 
 
 @pytest.mark.promise("Training", "SIGKILL while a line of metrics.jsonl is written", "the line is written again")

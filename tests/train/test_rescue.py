@@ -1,5 +1,6 @@
 """A run folder that goes away while it is trained in: the run is saved beside it."""
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 
 from electrakit import pretrain
 from electrakit.common.errors import UserError
+from electrakit.common.ownership import MARKER
 from electrakit.runs import layout
 from tests.helpers.runs import assert_same
 
@@ -66,6 +68,7 @@ def test_the_end_of_a_run_notices_it_too_and_an_older_rescue_is_kept(tiny):
         pretrain(config, on_checkpoint=lambda _: shutil.rmtree(config.run))
     assert layout.checkpoint_steps(config.run.with_name("mine.rescued-2")) == [12]
     assert not list(older.iterdir())
+    assert json.loads((config.run.with_name("mine.rescued-2") / MARKER).read_text())["kind"] == "run"
 
 
 @pytest.mark.promise("Training", "metrics.jsonl removed", "written again")

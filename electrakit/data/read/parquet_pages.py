@@ -82,8 +82,6 @@ class ThriftReader:
 
     def read_struct(self, depth: int = 0) -> dict[int, int]:
         """The fields that are whole numbers, by their own number."""
-        if depth > MAX_DEPTH:
-            raise ValueError("a page header is too deep")
         fields: dict[int, int] = {}
         number = 0
         while (head := self.read_byte()) != 0:
@@ -93,6 +91,8 @@ class ThriftReader:
         return fields
 
     def read_value(self, kind: int, depth: int) -> int | None:
+        if depth > MAX_DEPTH:
+            raise ValueError("a page header is too deep")
         if kind in (1, 2):  # true and false: in the field's head
             return None
         if kind == 3:

@@ -93,3 +93,9 @@ def test_one_huge_value_takes_little_memory(tmp_path, use_dictionary):
 def test_a_text_of_impossible_length_is_a_damaged_header():
     with pytest.raises(ValueError, match="cut off"):
         ThriftReader(b"\x18" + b"\xff" * 9 + b"\x01").read_struct()
+
+
+@pytest.mark.parametrize("head", [b"\x19", b"\x1c"])
+def test_lists_and_structs_in_one_another_without_end_are_a_damaged_header(head):
+    with pytest.raises(ValueError, match="too deep"):
+        ThriftReader(head * 5000).read_struct()
