@@ -12,9 +12,8 @@ from electrakit.measure.open import open_networks
 from electrakit.model.counts import count_parameters
 from electrakit.runs.settings import read_config
 from electrakit.train.word_vectors import WINDOW, word_vectors
-from tests.helpers.runs import assert_same
-from tests.train.test_distributed import QUIET, finished, torchrun
-from tests.train.test_initial_weights import begun
+from tests.helpers.runs import assert_same, begun
+from tests.helpers.torchrun import QUIET, finished, torchrun
 
 GDES = {"share": "gdes", "precision": "fp32"}
 DELTA = "discriminator.body.embeddings.word.delta"

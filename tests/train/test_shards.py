@@ -10,7 +10,7 @@ from electrakit import pretrain
 from electrakit.runs.files import PretrainRun
 from tests.helpers.processes import HANG
 from tests.helpers.runs import assert_same
-from tests.train.test_distributed import QUIET, finished, losses, torchrun
+from tests.helpers.torchrun import QUIET, finished, losses, torchrun
 
 WORKER = """
 import sys
