@@ -161,7 +161,8 @@ def write_network(
     import transformers
     from safetensors.torch import save_file
 
-    from electrakit.model.huggingface.weights import DEBERTA, DECODER_FILE, from_transformers, to_transformers
+    from electrakit.model.huggingface.names import DEBERTA, DECODER_FILE
+    from electrakit.model.huggingface.weights import from_transformers, to_transformers
 
     is_generator = name == "generator"
     fixed: dict[str, Any] = {**DEBERTA.fixed, "share_att_key": True, "pos_att_type": ["p2c", "c2p"]}

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from electrakit import presets
 from electrakit.config.network import NetworkConfig
-from electrakit.config.pretrain import OptimConfig
+from electrakit.config.optim import OptimConfig
 from electrakit.model.networks import Generator
 from electrakit.train.distributed import copy_into, full_tensor
 from electrakit.train.optim import RunOptimizer
