@@ -23,7 +23,8 @@ from electrakit.common.progress import console
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig, override
 from electrakit.model.build import THEIR_NAMES
-from electrakit.model.huggingface.weights import DEBERTA, to_transformers
+from electrakit.model.huggingface.names import DEBERTA
+from electrakit.model.huggingface.weights import to_transformers
 from electrakit.model.networks import Generator, use_kernels
 from electrakit.model.tie import tie
 from electrakit.objective.build import build_objective

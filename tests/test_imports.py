@@ -72,6 +72,17 @@ def test_imports_point_one_way(path):
         assert is_allowed, f"{path.relative_to(PACKAGE)} imports electrakit.{name}, which stands above it"
 
 
+def test_no_test_imports_another():
+    """What several of them share is in tests/helpers."""
+    tests = Path(__file__).parent
+    for path in sorted(tests.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+                found = [name for name in names if name.split(".")[0] == "tests" and ".test_" in name]
+                assert not found, f"{path.relative_to(tests)} imports {found[0]}"
+
+
 def test_only_two_modules_stand_outside_the_folders():
     assert sorted(path.name for path in PACKAGE.glob("*.py")) == ["__init__.py", "__main__.py"]
 

@@ -12,7 +12,8 @@ from typing import Any, Literal, Unpack
 
 from electrakit.common.errors import UserError
 from electrakit.config.network import NetworkConfig
-from electrakit.config.pretrain import ChangesBesidesPair, OptimConfig, PretrainChanges, PretrainConfig, Share, override
+from electrakit.config.optim import OptimConfig
+from electrakit.config.pretrain import ChangesBesidesPair, PretrainChanges, PretrainConfig, Share, override
 
 OurBody = Literal["classic", "modern", "deberta"]
 

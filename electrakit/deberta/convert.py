@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from electrakit.common.errors import UserError, one_line
 from electrakit.common.ownership import require_replaceable, whole_folder
-from electrakit.common.safe_load import quiet_transformers
+from electrakit.common.safe_load import explain_load_errors, quiet_transformers
 from electrakit.config.outputs import ConvertDebertaConfig
 from electrakit.data.tokenizer_files import has_tokenizer_files, load_tokenizer
 from electrakit.deberta import pickle_reader
@@ -136,6 +136,10 @@ def read_sizes(
     vocab_size, hidden_size = tensors[WORDS].shape
     layers = [re.match(r"deberta\.encoder\.layer\.(\d{1,4})\.", name) for name in tensors]
     heads = num_heads or hidden_size // HEAD_SIZE or 1
+    if hidden_size % heads:
+        raise UserError(
+            f"{path}: its hidden size {hidden_size} does not divide by {heads} heads; name their number: --num-heads"
+        )
     sizes: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
@@ -161,15 +165,14 @@ def write_network(
     import transformers
     from safetensors.torch import save_file
 
-    from electrakit.model.huggingface.weights import DEBERTA, DECODER_FILE, from_transformers, to_transformers
+    from electrakit.model.huggingface.names import DEBERTA, DECODER_FILE
+    from electrakit.model.huggingface.weights import from_transformers, to_transformers
 
     is_generator = name == "generator"
     fixed: dict[str, Any] = {**DEBERTA.fixed, "share_att_key": True, "pos_att_type": ["p2c", "c2p"]}
-    config = transformers.DebertaV2Config(**sizes, **fixed, legacy=not is_generator)
-    with torch.device("meta"):
-        model = (transformers.DebertaV2ForMaskedLM if is_generator else transformers.DebertaV2ForTokenClassification)(
-            config
-        )
+    kind = transformers.DebertaV2ForMaskedLM if is_generator else transformers.DebertaV2ForTokenClassification
+    with explain_load_errors(str(path)), torch.device("meta"):  # config.json may have anything
+        model = kind(transformers.DebertaV2Config(**sizes, **fixed, legacy=not is_generator))
     remarks = []
     rest = dict(tensors)
     wanted = model.state_dict()

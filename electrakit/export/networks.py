@@ -12,7 +12,8 @@ from electrakit.common.safe_load import quiet_transformers
 from electrakit.model.counts import HeadKind, head_kinds
 from electrakit.model.gdes import merge
 from electrakit.model.huggingface.adapt import unwrap
-from electrakit.model.huggingface.weights import LABELS, to_transformers
+from electrakit.model.huggingface.names import LABELS
+from electrakit.model.huggingface.weights import to_transformers
 from electrakit.model.huggingface.write_model import TrainedNetwork, open_model
 from electrakit.model.networks import Discriminator, Generator
 from electrakit.model.tie import load_state_once

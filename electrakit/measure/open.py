@@ -18,7 +18,7 @@ from electrakit.data.tokenizer_files import TokenizerFiles, load_tokenizer
 from electrakit.model.counts import HeadKind
 from electrakit.model.huggingface.adapt import Adapter, as_discriminator, as_generator
 from electrakit.model.huggingface.inputs import InputsFor
-from electrakit.model.huggingface.weights import ENERGY_MARK
+from electrakit.model.huggingface.names import ENERGY_MARK
 from electrakit.runs import layout
 
 MAX_TEXT_TOKENS = 512

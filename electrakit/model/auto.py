@@ -6,8 +6,10 @@ from typing import Any
 
 from electrakit.common.words import format_duration, format_number
 from electrakit.config.network import NetworkConfig
+from electrakit.config.objective import ObjectiveConfig
+from electrakit.config.optim import OptimConfig
 from electrakit.config.presets import networks
-from electrakit.config.pretrain import ObjectiveConfig, OptimConfig, PretrainConfig
+from electrakit.config.pretrain import PretrainConfig
 from electrakit.model.counts import num_elements, parameter_shapes, useful_flops
 
 

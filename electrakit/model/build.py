@@ -8,7 +8,7 @@ from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig
 from electrakit.model.counts import HeadKind, has_two_towers, head_kinds
 from electrakit.model.huggingface.adapt import as_discriminator, as_generator
-from electrakit.model.huggingface.weights import CLASSIC
+from electrakit.model.huggingface.names import CLASSIC
 from electrakit.model.networks import BODIES, Discriminator, Generator
 from electrakit.model.tie import tie
 from electrakit.model.two_tower import TwoTower

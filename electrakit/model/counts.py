@@ -8,7 +8,8 @@ from math import ceil, log, prod
 from typing import Literal
 
 from electrakit.config.network import NetworkConfig
-from electrakit.config.pretrain import PretrainConfig, max_chosen
+from electrakit.config.objective import max_chosen
+from electrakit.config.pretrain import PretrainConfig
 
 HeadKind = Literal["words", "replaced"]
 """What a network predicts for a token: which word it is, or whether it was replaced."""

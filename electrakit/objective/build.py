@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
-from electrakit.config.pretrain import ObjectiveConfig, PretrainConfig, with_special_ids
+from electrakit.config.objective import ObjectiveConfig
+from electrakit.config.pretrain import PretrainConfig, with_special_ids
 from electrakit.model.build import build
 from electrakit.model.networks import Discriminator, Generator
 from electrakit.model.ngrams import NGrams

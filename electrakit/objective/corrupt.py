@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from electrakit.config.pretrain import max_chosen
+from electrakit.config.objective import max_chosen
 
 BLOCK = 256
 """Probabilities that `sample` sums into one block, about sqrt(V): it finds the block first, then the token inside."""

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from electrakit.common.errors import UserError
-from electrakit.config.pretrain import DISC_WEIGHTS, check_loss_weights
+from electrakit.config.objective import DISC_WEIGHTS, check_loss_weights
 from electrakit.model.huggingface.adapt import as_discriminator, sep_token_of, unwrap
 from electrakit.model.huggingface.families import is_transformers
-from electrakit.model.huggingface.weights import ENERGY_MARK
+from electrakit.model.huggingface.names import ENERGY_MARK
 from electrakit.model.networks import Discriminator
 from electrakit.model.parts import gather
 from electrakit.model.two_tower import TwoTower

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
 from electrakit.common.word_marks import is_continuation, word_mark
-from electrakit.config.pretrain import check_mask_prob, check_whole_words
+from electrakit.config.objective import check_mask_prob, check_whole_words
 from electrakit.objective import corrupt
 from electrakit.objective.corrupt import SpecialTokens
 from electrakit.objective.randomness import Draws, draw, fresh_keys

@@ -18,11 +18,11 @@ from electrakit.model.huggingface.adapt import (
 )
 from electrakit.model.networks import Generator
 from electrakit.objective import corrupt
-from electrakit.objective.electra import Scores, WithGenerator
 from electrakit.objective.masking import Masked, MaskedBatch, MaskedObjective, Masking, checked_ids, special_tokens
 from electrakit.objective.output import Output, detection_metrics, ratio
 from electrakit.objective.predict_masked import MAX_LOGITS, log_probabilities, predict_masked
 from electrakit.objective.randomness import Draws
+from electrakit.objective.with_generator import Scores, WithGenerator
 
 SCHEMES = {"bert": (0.8, 0.1), "electra": (0.85, 0.0)}
 """Shares of the chosen positions that get [MASK], and a random token; the rest keep their token."""

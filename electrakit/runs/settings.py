@@ -10,7 +10,8 @@ from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_text
 from electrakit.common.json_files import write_json
 from electrakit.config.base import read_fields
-from electrakit.config.pretrain import ObjectiveConfig, PretrainConfig
+from electrakit.config.objective import ObjectiveConfig
+from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs import layout
 
 

@@ -26,13 +26,14 @@ from electrakit.model.counts import HeadKind, estimate_memory, head_kinds
 from electrakit.model.gdes import give_to_generator
 from electrakit.model.huggingface.adapt import unwrap
 from electrakit.model.huggingface.families import is_transformers, output_table
-from electrakit.model.huggingface.weights import DECODER_FILE, FAMILIES, from_transformers
+from electrakit.model.huggingface.names import DECODER_FILE, FAMILIES
+from electrakit.model.huggingface.weights import from_transformers
+from electrakit.model.match import Embeddings
 from electrakit.model.modern import ModernBody
 from electrakit.model.neighbours import attend_to_neighbours
 from electrakit.model.networks import Discriminator, Generator
 from electrakit.model.ngrams import WEIGHTS, Neighbours, NGrams
 from electrakit.model.parts import INITIALIZER_RANGE
-from electrakit.model.tie import Embeddings
 from electrakit.objective.build import build_objective
 from electrakit.objective.masking import is_continuation_table
 from electrakit.runs import layout

@@ -23,8 +23,8 @@ from electrakit.common.atomic import write_lock
 from electrakit.common.errors import UserError, explain_write_errors, first_line, is_out_of_memory, one_line
 from electrakit.common.ownership import require_apart
 from electrakit.config.pretrain import PretrainConfig
-from electrakit.objective.electra import WithGenerator
 from electrakit.objective.output import Output
+from electrakit.objective.with_generator import WithGenerator
 from electrakit.runs.files import PretrainRun, Status, run_folder, write_status
 from electrakit.train import hardware_choices
 from electrakit.train.distributed import ProcessGroup, full_tensor, gradient_sync, join_process_group

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from electrakit.common.errors import UserError
 from electrakit.common.official_adam import allocate_state
-from electrakit.config.pretrain import OptimConfig
+from electrakit.config.optim import OptimConfig
 from electrakit.model.gdes import gdes_tables
 from electrakit.model.modern import ModernLayer
 from electrakit.model.networks import LAYERS

@@ -3,7 +3,7 @@
 import math
 
 from electrakit.common.official_adam import official_lr
-from electrakit.config.pretrain import OptimConfig
+from electrakit.config.optim import OptimConfig
 
 LONGEST_WARMUP = 0.1  # of a time budget: a slow machine would spend all of it on the warm-up
 

@@ -11,13 +11,8 @@ import pytest
 from electrakit import presets
 from electrakit.common.errors import UserError
 from electrakit.config.network import NetworkConfig
-from electrakit.config.pretrain import (
-    OptimConfig,
-    PretrainConfig,
-    Share,
-    override,
-    with_special_ids,
-)
+from electrakit.config.optim import OptimConfig
+from electrakit.config.pretrain import PretrainConfig, Share, override, with_special_ids
 
 
 def test_the_settings_need_no_torch():

@@ -191,6 +191,16 @@ def test_the_positions_of_the_mask_decoder_are_kept_beside_the_generator(tmp_pat
         write_network("generator", tensors, sizes, tmp_path, PATH)
 
 
+def test_settings_that_do_not_fit_the_tensors_are_named(tmp_path):
+    tensors = discriminator_tensors()[1]
+    with pytest.raises(UserError, match=r"its hidden size 32 does not divide by 5 heads; name their number"):
+        read_sizes(tensors, {}, 5, PATH)
+    for wrong in ({"pad_token_id": 50}, {"hidden_dropout_prob": "much"}):
+        with pytest.raises(UserError, match=r"cannot load 'pytorch_model\.bin': .*(adding_idx|hidden_dropout_prob)"):
+            write_network("discriminator", tensors, read_sizes(tensors, wrong, 4, PATH), tmp_path / "out", PATH)
+    assert not (tmp_path / "out").exists()
+
+
 def test_both_spellings_on_the_command_line():
     wanted = ConvertDebertaConfig(folder=Path("v3"), out=Path("hf"))
     assert parse_verb(["convert", "deberta", "v3", "--out", "hf"]) == wanted

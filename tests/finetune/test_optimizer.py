@@ -16,7 +16,7 @@ from electrakit.config.finetune import (
     size_of,
     small_budget,
 )
-from electrakit.config.pretrain import OptimConfig
+from electrakit.config.optim import OptimConfig
 from electrakit.finetune.classifier import Classifier, load_classifier
 from electrakit.finetune.optimizer import build_optimizer, depth_of, finetune_lr, layerwise_groups, set_lr
 from electrakit.finetune.tasks import TASKS

@@ -1,13 +1,25 @@
-"""Two runs compared, bit for bit."""
+"""Runs begun, and compared bit for bit."""
 
 import json
 
 import torch
 from safetensors.torch import load_file
 
+from electrakit.config.pretrain import PretrainConfig
 from electrakit.runs.files import PretrainRun
+from electrakit.train.distributed import ProcessGroup
+from electrakit.train.state import TrainState
 
 TIMES = {"seconds", "tokens_per_second", "mfu"}
+
+
+def begun(config: PretrainConfig) -> torch.nn.Module:
+    """The objective of a run at its first step."""
+    assert config.run is not None
+    config.run.mkdir(exist_ok=True)
+    training = TrainState(config, None, ProcessGroup(torch.device("cpu")))
+    training.close()
+    return training.objective
 
 
 def metrics_of(run: PretrainRun) -> list[dict]:

@@ -10,8 +10,8 @@ from electrakit.measure.open import open_networks
 from electrakit.playground.open import open_pair
 from electrakit.runs.files import read_metrics
 from tests.helpers.command_line import electra
+from tests.helpers.slow_scores import SENTENCES, slow_score
 from tests.helpers.tiny_pairs import write_discriminator, write_generator, write_pair
-from tests.measure.test_measure import SENTENCES, slow_score
 
 SMALL = {"num_layers": 1, "hidden_size": 32, "ffn_size": 64, "num_heads": 2, "embedding_size": 32}
 

@@ -11,7 +11,8 @@ from electrakit.common.errors import UserError
 from electrakit.config.network import NetworkConfig
 from electrakit.model import kernels
 from electrakit.model.deberta import bucket_rows
-from electrakit.model.huggingface.weights import DEBERTA_NEW, from_transformers, to_transformers
+from electrakit.model.huggingface.names import DEBERTA_NEW
+from electrakit.model.huggingface.weights import from_transformers, to_transformers
 from electrakit.model.layouts import PaddedTokens, skew
 from electrakit.model.networks import Discriminator, Generator, use_kernels
 

@@ -11,10 +11,10 @@ from electrakit.model.networks import Discriminator, Generator, use_kernels
 from electrakit.model.ngrams import WEIGHTS, Neighbours, NGrams
 from electrakit.objective.electra import Electra
 from electrakit.objective.randomness import row_keys
-from tests.objective import test_objectives
-from tests.objective.test_objectives import MASK, PAD, TOKENS, VOCAB, rows
+from tests.helpers.tiny_rows import MASK, PAD, TOKENS, VOCAB, rows
+from tests.helpers.tiny_rows import SIZE as WITH_DROPOUT
 
-SIZE = replace(test_objectives.SIZE, dropout=0.0, attention_dropout=0.0)
+SIZE = replace(WITH_DROPOUT, dropout=0.0, attention_dropout=0.0)
 
 
 def ngrams() -> NGrams:

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from electrakit.common.errors import UserError
-from electrakit.config.network import NetworkConfig
 from electrakit.model.huggingface.adapt import as_generator
 from electrakit.model.networks import Discriminator, Generator
 from electrakit.model.two_tower import TwoTower
@@ -21,30 +20,9 @@ from electrakit.objective.electric import Electric
 from electrakit.objective.mlm import AllTokensMLM, MaskedLM, ReplaceMLM, mix
 from electrakit.objective.output import EvaluationSums, Output, area_under_curve, sortable
 from electrakit.objective.randomness import row_keys
+from tests.helpers.tiny_rows import CLS, MASK, PAD, SEP, SIZE, TOKENS, VOCAB, rows
 
 torch.set_num_threads(1)
-PAD, CLS, SEP, MASK, VOCAB = 0, 2, 3, 4, 60
-TOKENS = {"mask_token_id": MASK, "pad_token_id": PAD, "sep_token_id": SEP, "mask_ignore_token_ids": [CLS, SEP]}
-SIZE = NetworkConfig(
-    num_layers=1,
-    num_heads=2,
-    hidden_size=32,
-    ffn_size=64,
-    embedding_size=16,
-    vocab_size=VOCAB,
-    max_length=64,
-    pad_token_id=PAD,
-    sep_token_id=SEP,
-)
-
-
-def rows(num_rows: int = 6, length: int = 40, seed: int = 0) -> torch.Tensor:
-    ids = torch.randint(5, VOCAB, (num_rows, length), generator=torch.Generator().manual_seed(seed))
-    ids[:, 0], ids[:, length // 2], ids[:, -1] = CLS, SEP, SEP
-    ids[1, 25:] = PAD
-    return ids
-
-
 OBJECTIVES = {
     "electra": lambda **more: Electra(Generator(SIZE), Discriminator(SIZE), **TOKENS, **more),
     "electra_15": lambda **more: Electra(Generator(SIZE), Discriminator(SIZE), loss_on="masked", **TOKENS, **more),

@@ -11,9 +11,8 @@ from safetensors.torch import load_file, save_file
 import electrakit as ek
 from electrakit.config.network import NetworkConfig
 from electrakit.model.networks import Generator
-from electrakit.train.distributed import ProcessGroup
 from electrakit.train.initial_weights import fit_table
-from electrakit.train.state import TrainState
+from tests.helpers.runs import begun
 
 SIZES = {"num_layers": 2, "hidden_size": 32, "embedding_size": 32, "ffn_size": 64, "num_heads": 2, "max_length": 64}
 PAIR = {"discriminator": {**SIZES, "convolution": 3}, "generator": SIZES}
@@ -32,12 +31,6 @@ def settings(**changes):
         **UNCOUPLED,
         **changes,
     }
-
-
-def begun(config):
-    training = TrainState(config, None, ProcessGroup(torch.device("cpu")))
-    training.close()
-    return training.objective
 
 
 def test_a_stopped_run_goes_on_exactly(tiny):

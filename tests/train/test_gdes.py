@@ -12,9 +12,8 @@ from electrakit.measure.open import open_networks
 from electrakit.model.counts import count_parameters
 from electrakit.runs.settings import read_config
 from electrakit.train.word_vectors import WINDOW, word_vectors
-from tests.helpers.runs import assert_same
-from tests.train.test_distributed import QUIET, finished, torchrun
-from tests.train.test_initial_weights import begun
+from tests.helpers.runs import assert_same, begun
+from tests.helpers.torchrun import NO_DROPOUT, finished, torchrun
 
 GDES = {"share": "gdes", "precision": "fp32"}
 DELTA = "discriminator.body.embeddings.word.delta"
@@ -100,9 +99,13 @@ def test_what_does_not_fit_together_is_refused(tiny, changes, message):
 
 @pytest.mark.long
 @pytest.mark.parametrize("fsdp", [False, True])
-def test_two_processes_train_as_one(tiny, fsdp):
-    one = pretrain(tiny("one", **GDES, **QUIET, steps=6))
-    config = tiny("two", **GDES, **QUIET, steps=6, fsdp=fsdp)
+def test_two_processes_train_deberta_v3s_recipe_as_one(tiny, fsdp):
+    """The deberta body, GDES, and gradients that are clipped by network."""
+    size = {"num_layers": 2, "hidden_size": 32, "embedding_size": 32, "ffn_size": 64, "num_heads": 2, **NO_DROPOUT}
+    settings = {"preset": "deberta_mini", "discriminator": size, "generator": {**size, "num_layers": 1}, "steps": 6}
+    one = pretrain(tiny("one", **settings))
+    config = tiny("two", **settings, fsdp=fsdp)
+    assert config.share == "gdes" and config.optim.decoupled and config.optim.max_grad_norm
     finished(torchrun(config))
     ours, theirs = (
         load_file(run / "checkpoints" / "step_0000006" / "model.safetensors") for run in (one.path, config.run)

@@ -16,7 +16,7 @@ from electrakit.runs.files import PretrainRun
 from electrakit.runs.settings import read_config
 from electrakit.train.initial_weights import LOGIT_SPREAD
 from electrakit.train.word_vectors import WINDOW, word_vectors
-from tests.train.test_initial_weights import begun
+from tests.helpers.runs import begun
 
 COUNTS = {"init_embeddings": "counts", "ngrams": True}
 FLATTENED = {"temperature": 4.0, "final_temperature": 1.2, "flatten_to": "frequency"}

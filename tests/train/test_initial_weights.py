@@ -7,20 +7,11 @@ import pytest
 import torch
 import transformers
 
-import electrakit as ek
 from electrakit import pretrain
 from electrakit.common.errors import UserError
 from electrakit.train import initial_weights
 from electrakit.train.distributed import ProcessGroup
-from electrakit.train.state import TrainState
-
-
-def begun(config: ek.presets.PretrainConfig) -> torch.nn.Module:
-    """The objective of a run at its first step."""
-    config.run.mkdir(exist_ok=True)
-    training = TrainState(config, None, ProcessGroup(torch.device("cpu")))
-    training.close()
-    return training.objective
+from tests.helpers.runs import begun
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from electrakit import presets
-from electrakit.config.pretrain import OptimConfig
+from electrakit.config.optim import OptimConfig
 from electrakit.model.gdes import GDESEmbedding
 from electrakit.objective.build import build_objective
 from electrakit.train.optim import RunOptimizer, orthogonalise, parameter_groups

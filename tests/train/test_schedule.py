@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from electrakit.config.pretrain import OptimConfig
+from electrakit.config.optim import OptimConfig
 from electrakit.train.schedule import scheduled_lr
 
 STEPS, WARMUP = 100, 10

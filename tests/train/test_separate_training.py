@@ -9,9 +9,8 @@ from safetensors.torch import load_file
 from electrakit import pretrain
 from electrakit.common.errors import UserError
 from electrakit.objective.electra import Electra
-from tests.helpers.runs import assert_same, weights
-from tests.train.test_distributed import QUIET, finished, losses, torchrun
-from tests.train.test_initial_weights import begun
+from tests.helpers.runs import assert_same, begun, weights
+from tests.helpers.torchrun import QUIET, finished, losses, torchrun
 
 SMALL = {"num_layers": 1, "hidden_size": 32, "ffn_size": 32, "num_heads": 1, "embedding_size": 32}
 SAME = {"discriminator": SMALL, "generator": SMALL}

@@ -10,7 +10,7 @@ from electrakit import pretrain
 from electrakit.runs.files import PretrainRun
 from tests.helpers.processes import HANG
 from tests.helpers.runs import assert_same
-from tests.train.test_distributed import QUIET, finished, losses, torchrun
+from tests.helpers.torchrun import QUIET, finished, losses, torchrun
 
 WORKER = """
 import sys
@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from electrakit import presets
 from electrakit.config.network import NetworkConfig
-from electrakit.config.pretrain import OptimConfig
+from electrakit.config.optim import OptimConfig
 from electrakit.model.networks import Generator
 from electrakit.train.distributed import copy_into, full_tensor
 from electrakit.train.optim import RunOptimizer
