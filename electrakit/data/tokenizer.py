@@ -4,7 +4,6 @@ import functools
 import json
 import re
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import compress
 from pathlib import Path
@@ -37,7 +36,7 @@ from electrakit.data.tokenizer_kinds import (
     unigram,
     wordpiece,
 )
-from electrakit.data.unigram import learn_pieces, smallest_alphabet
+from electrakit.data.unigram import count_words, learn_pieces, smallest_alphabet
 
 
 def train_tokenizer(
@@ -203,12 +202,8 @@ def _first_entries(alphabet: set[str]) -> list[str]:
 
 
 def _learn_unigram(spool: IO[bytes], alphabet: set[str], config: TokenizerConfig) -> TokenizerFiles:
-    words: Counter[str] = Counter()
-    for text in _texts(spool):
-        words.update(text.split(" "))
-    del words[""]
     num_pieces = config.vocab_size - NUM_SPECIAL - len(BYTES)
-    pieces = learn_pieces(words, smallest_alphabet(alphabet), num_pieces, config.min_frequency)
+    pieces = learn_pieces(count_words(_texts(spool)), smallest_alphabet(alphabet), num_pieces, config.min_frequency)
     return unigram(pieces, config.cased, config.keep_accents)
 
 

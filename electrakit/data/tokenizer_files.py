@@ -30,6 +30,14 @@ def has_tokenizer_files(folder: Path) -> bool:
     return any((folder / name).exists() for name in TOKENIZER_FILES)
 
 
+def kind_of_file(path: Path) -> str | None:
+    """The kind that a tokenizer.json says it is; None if it says none. Much faster than loading it."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["model"]["type"]).lower()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def load_tokenizer(name: str | Path) -> TokenizerFiles:
     """Open a folder, a tokenizer.json, a vocab.txt, a SentencePiece .model, or a name on the hub."""
     path = Path(name)

@@ -242,7 +242,7 @@ def load_transformers_tokenizer(place: str) -> Any:
     """The tokenizer beside a model."""
     import transformers
 
-    names = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "spiece.model")
+    names = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "spiece.model", "spm.model")
     if Path(place).is_dir() and not any((Path(place) / name).exists() for name in names):
         raise UserError(f"{place} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
     with quiet_transformers(), explain_load_errors(place):

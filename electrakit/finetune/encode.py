@@ -86,6 +86,17 @@ def starts_of(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum([len(row) for row in rows])])
 
 
+def check_ids(rows: EncodedRows, config: Any, place: str) -> None:
+    """Refuse tokens that the model has no embedding for: they are those of another model's tokenizer."""
+    num_embeddings = getattr(config, "vocab_size", None)
+    highest = int(rows.ids.max(initial=0))
+    if num_embeddings is not None and highest >= num_embeddings:
+        raise UserError(
+            f"the tokenizer of {place} gives the id {highest:,}, but the model has {num_embeddings:,} embeddings: it is "
+            "the tokenizer of another model; copy the right one into the folder"
+        )
+
+
 def num_positions(config: Any, tokenizer: Any) -> int:
     """The longest row that a model can take."""
     positions = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length

@@ -13,7 +13,7 @@ from electrakit.common.ownership import WorkFolder, make_way, require_apart, req
 from electrakit.common.progress import console
 from electrakit.config.finetune import FinetuneSettings, PredictConfig
 from electrakit.finetune.classifier import load_config, load_transformers_tokenizer
-from electrakit.finetune.encode import EncodedRows, encode, num_positions
+from electrakit.finetune.encode import EncodedRows, check_ids, encode, num_positions
 from electrakit.finetune.submission import probabilities
 from electrakit.finetune.tasks import TOKEN_TASKS, Task
 from electrakit.finetune.tokens.read_questions import read_unlabelled
@@ -115,6 +115,7 @@ class FinetunedModel:
         return tuple(self.config.id2label[number] for number in range(self.config.num_labels))
 
     def logits(self, task: Task, rows: EncodedRows) -> np.ndarray:
+        check_ids(rows, self.config, self.place)
         device = choose_device(self.device)
         model = open_finetuned(self.place, task).to(device)
         return evaluate(model, rows, self.tokenizer.pad_token_id, device, FinetuneSettings())

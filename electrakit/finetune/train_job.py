@@ -32,6 +32,7 @@ from electrakit.finetune.collapse import loss_reasons, one_class_reasons
 from electrakit.finetune.encode import (
     EVALUATION_TOKENS,
     EncodedRows,
+    check_ids,
     checked_length,
     collate,
     evaluation_batches,
@@ -61,6 +62,7 @@ def finetune_job(job: FinetuneJob) -> JobResult:
         rows: dict[str, EncodedRows] = {}
         for name in ("train", *job.data.names_of("dev")):
             rows[name], more = load_rows(job.data, name, job.model, length)
+            check_ids(rows[name], classifier.model.config, job.model)
             warnings += more
         dev = {name: each for name, each in rows.items() if name != "train"}
         classifier.to(device)

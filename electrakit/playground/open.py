@@ -61,9 +61,9 @@ def check_same_vocabulary(tokenizer: TokenizerFiles, folder: Path) -> None:
     """Both networks must have the same vocabulary."""
     if not has_tokenizer_files(folder):
         return
-    theirs = load_tokenizer(folder).vocabulary
-    if theirs != tokenizer.vocabulary:
+    theirs = load_tokenizer(folder)
+    if theirs.vocabulary != tokenizer.vocabulary:
         raise UserError(
-            f"the generator {folder} has another vocabulary ({len(theirs):,} tokens) than the discriminator "
-            f"({len(tokenizer.vocabulary):,}); name one that was trained with it"
+            f"the generator {folder} has another vocabulary ({theirs.summary}) than the discriminator "
+            f"({tokenizer.summary}); name one that was trained with it"
         )

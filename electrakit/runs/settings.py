@@ -1,6 +1,7 @@
 """Reads and writes config.json of a run: its settings, the shards that it was started with, and what may differ on resume."""
 
 import json
+import re
 from collections import ChainMap
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -27,10 +28,17 @@ class DataDescription:
     """Its fingerprint in the shards' manifest."""
     tokenizer_file: str | None = None
     """Hash of tokenizer.json, which may have been replaced since."""
+    tokenizer_kind: str | None = None
+    """wordpiece, unigram or bpe, for people to read."""
     rows: dict[str, int] = field(default_factory=dict)
     """Of each split."""
     files: dict[str, str] = field(default_factory=dict)
     """Name and hash of each."""
+
+
+IDENTITY_OF_DATA = [entry.name for entry in fields(DataDescription) if entry.name != "tokenizer_kind"]
+FOLLOWS_FROM_TOKENIZER = re.compile(r"(\w+\.)?(vocab_size|pad_token_id|sep_token_id) ")
+"""Changes of settings that a run takes from the tokenizer of its shards."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +112,35 @@ def readable_settings(stored: dict[str, Any]) -> PretrainConfig | None:
 
 def check_fits(path: Path, before: StoredConfig, config: PretrainConfig, data: DataDescription) -> None:
     """Refuse to resume with other settings or other shards, and show the difference."""
-    names = [entry.name for entry in fields(DataDescription) if entry.name in before.known_data]
+    names = [name for name in IDENTITY_OF_DATA if name in before.known_data]
     old, new = ({name: getattr(each, name) for name in names} for each in (before.data, data))
-    changes = [*differences(before.settings.identity(), config.identity()), *differences(old, new, "data.")]
+    changes = differences(before.settings.identity(), config.identity())
+    if any(old.get(name) != new.get(name) for name in ("tokenizer", "tokenizer_file")):
+        # Ids, sizes and rows differ with it: naming them too would say nothing more.
+        changes = [
+            *other_tokenizer(before.data, data),
+            *(one for one in changes if not FOLLOWS_FROM_TOKENIZER.match(one)),
+        ]
+    else:
+        files = [pair.pop("files", {}) for pair in (old, new)]
+        changes += [*differences(old, new, "data."), *other_files(*files)]
     if changes:
         raise UserError(
             f"{path} was started with other settings: {', '.join(changes)}; change them back, or name another --run"
         )
+
+
+def other_tokenizer(before: DataDescription, now: DataDescription) -> list[str]:
+    """By kind and size: hashes tell nobody anything."""
+    old, new = (f"{one.tokenizer_kind or 'one'} with {one.vocab_size:,} tokens" for one in (before, now))
+    return [f"tokenizer {old} -> {'another ' if old == new else ''}{new}"]
+
+
+def other_files(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """The first file of the shards that has another hash, and how many more there are."""
+    names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    more = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+    return [f"other rows in {names[0]}{more}"] if names else []
 
 
 def differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
@@ -128,4 +158,5 @@ def identity_of(path: Path) -> str:
     """A hash that stays the same when a run is resumed or moved."""
     stored = json.loads((path / layout.CONFIG_FILE).read_text(encoding="utf-8"))
     settings = {name: value for name, value in stored["settings"].items() if name not in PretrainConfig.changeable()}
-    return hash_text(json.dumps([settings, stored["data"]], sort_keys=True))
+    data = {name: value for name, value in stored["data"].items() if name in IDENTITY_OF_DATA}
+    return hash_text(json.dumps([settings, data], sort_keys=True))

@@ -20,7 +20,7 @@ from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import PretrainConfig, override, with_special_ids
 from electrakit.data.counts import TokenCounts, count_pairs
 from electrakit.data.manifest import PREPARE_AGAIN, read_manifest
-from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, load_tokenizer
+from electrakit.data.tokenizer_files import TokenizerFiles, has_tokenizer_files, kind_of_file, load_tokenizer
 from electrakit.model.build import CLASSES, THEIR_NAMES, build_network
 from electrakit.model.counts import HeadKind, estimate_memory, head_kinds
 from electrakit.model.gdes import give_to_generator
@@ -67,6 +67,7 @@ def describe_data(shards: Path) -> DataDescription:
         special_ids=manifest.special_ids,
         tokenizer=manifest.tokenizer_fingerprint,
         tokenizer_file=hash_file(tokenizer) if tokenizer.exists() else None,
+        tokenizer_kind=kind_of_file(tokenizer),
         rows=manifest.num_rows,
         files={file.name: file.xxh3_128 for split in manifest.splits.values() for file in split.files},
     )
@@ -299,12 +300,12 @@ def check_vocabulary(ours: TokenizerFiles, place: str, config: PretrainConfig) -
     if Path(place).is_dir() and not has_tokenizer_files(Path(place)):
         print_message(f"{place} has no tokenizer to compare with that of {config.data}", "yellow")
         return False
-    theirs, mine = load_tokenizer(place).vocabulary, ours.vocabulary
+    tokenizer = load_tokenizer(place)
+    theirs, mine = tokenizer.vocabulary, ours.vocabulary
     if theirs == mine:
         return True
-    if len(theirs) != len(mine):
-        what = f"it has {len(theirs)} tokens, the shards {len(mine)}"
-    else:
+    what = f"it has {tokenizer.summary}, the shards {ours.summary}"
+    if tokenizer.summary == ours.summary:
         number = next(number for number, pair in enumerate(zip(theirs, mine, strict=True)) if pair[0] != pair[1])
         what = f"token {number} is {theirs[number]!r} there and {mine[number]!r} in the shards"
     raise UserError(

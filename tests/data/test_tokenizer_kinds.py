@@ -21,7 +21,7 @@ from electrakit.data.encode import Encoder
 from electrakit.data.read.formats import Document
 from electrakit.data.tokenizer import _normalise
 from electrakit.data.tokenizer_kinds import byte_bpe, subword_normalizer, unigram
-from electrakit.data.unigram import learn_pieces, script_of, smallest_alphabet
+from electrakit.data.unigram import count_words, learn_pieces, script_of, smallest_alphabet
 from electrakit.objective.masking import is_continuation_table
 from tests.helpers.scripts import KINDS, TEXTS, train, write_corpus
 
@@ -132,7 +132,7 @@ def test_expected_counts_and_losses_are_those_of_every_way_to_cut_the_words():
     probabilities = np.random.default_rng(0).dirichlet(np.ones(len(texts)))
     wanted = slow_expected(dict(zip(texts, probabilities, strict=True)), words)
     assert lattice.expected(probabilities) == pytest.approx([wanted[text] for text in texts])
-    losses = trainer._losses(texts, np.log(probabilities), np.ones(len(texts)))
+    losses = trainer._losses(texts, 4, np.log(probabilities), np.ones(len(texts)))
     place = texts.index("aba")
     alternatives = {text: value for text, value in zip(texts, probabilities, strict=True) if text != "aba"}
     a, b = alternatives["a"], alternatives["b"]
@@ -148,6 +148,44 @@ def test_frequent_words_are_pieces_and_the_order_of_the_words_does_not_matter():
     texts = [text for text, _ in pieces]
     assert alphabet <= {*texts} and len(texts) == len(alphabet) + 5 and "▁gener" in texts
     assert sum(np.exp(score) for _, score in pieces) == pytest.approx(1, abs=0.05)
+
+
+def test_pieces_are_cut_into_the_others_in_every_way():
+    from electrakit.data import unigram as trainer
+
+    texts = ["a", "b", "▁", "ab", "ba", "▁a", "abab", "▁aba"]
+    lattice = trainer._lattice_of_pieces(texts, 3)
+    edges = zip(lattice.words.tolist(), lattice.begins.tolist(), lattice.ends.tolist(), lattice.pieces, strict=True)
+    found = {
+        (texts[3:][word], begin - lattice.starts[word], end - lattice.starts[word], texts[piece])
+        for word, begin, end, piece in edges
+    }
+    assert found == {
+        (word, begin, end, word[begin:end])
+        for word in texts[3:]
+        for begin in range(len(word))
+        for end in range(begin + 1, len(word) + 1)
+        if word[begin:end] in texts
+    }
+    kept = lattice.only(np.array([text != "ab" for text in texts]))
+    assert len(kept.pieces) == len(lattice.pieces) - 4 and kept.pieces.max() == len(texts) - 2
+    weights = np.random.default_rng(0).random(len(lattice.pieces)) * (lattice.pieces != 3)
+    for direction in ("forward", "backward"):
+        same = getattr(kept, direction)(weights[lattice.pieces != 3])
+        assert same == pytest.approx(getattr(lattice, direction)(weights))
+
+
+def test_of_many_words_a_fair_sample_is_counted():
+    """Sentences of a script without spaces are words that occur once: not those of the first letters only."""
+    from electrakit.data import unigram as trainer
+
+    texts = [f"the {number:05} the" for number in range(20_000)]
+    words, all_words = count_words(texts, max_size=100_000), count_words(texts)
+    assert all_words == {"the": 40_000, **{f"{number:05}": 1 for number in range(20_000)}}
+    assert words["the"] == 40_000 and len(words) < 2_000
+    first = trainer._by_frequency(words)[:300]
+    assert first == trainer._by_frequency(all_words)[:300]
+    assert 8_000 < np.mean([int(word) for word, _ in first[1:]]) < 12_000
 
 
 def test_no_piece_mixes_scripts_or_letters_with_digits(folders):

@@ -14,6 +14,7 @@ from electrakit import Batches, UserError, examine, prepare, train_tokenizer
 from electrakit.data.read import docstrings
 from electrakit.doctor.examine import CORPUS_CHECKS
 from electrakit.doctor.findings import Examination, Finding, Measure, format_measure, print_findings
+from tests.helpers.scripts import TEXTS
 
 
 @functools.cache
@@ -427,6 +428,12 @@ def test_what_was_seen_is_printed_as_it_is(capsys):
             1e3,
             "--kind unigram --vocab-size 4000 --max-alphabet 1500",
         ),
+        ("".join(map(chr, range(0x100, 0x100 + 990))), 1e3, "--kind wordpiece --vocab-size 4000 --keep-accents"),
+        ("el niño está aquí y mañana también ", 20e6, "--kind wordpiece --vocab-size 30522 --keep-accents"),
+        (TEXTS["cyrillic"], 20e6, "--kind wordpiece --vocab-size 30522 --keep-accents"),
+        (TEXTS["devanagari"], 20e6, "--kind unigram --vocab-size 32000"),
+        (TEXTS["arabic"], 20e6, "--kind unigram --vocab-size 32000"),
+        (TEXTS["thai"], 20e6, "--kind unigram --vocab-size 32000"),
     ],
 )
 def test_the_tokenizer_that_suits_a_text_is_named(text, num_tokens, wanted):

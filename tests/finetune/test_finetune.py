@@ -202,6 +202,13 @@ def test_the_arguments_are_the_settings_with_their_defaults(function, config):
     assert found | {"model": None} == wanted | {"model": None}
 
 
+def test_the_tokenizer_of_another_model_is_refused(tmp_path, folder):
+    model = write_model(tmp_path / "model", vocab_size=20)  # the tokenizer has more
+    files = {"train": folder / "train.tsv", "dev": folder / "train.tsv", "label": "answer"}
+    with pytest.raises(UserError, match=r"tokenizer of .*model gives the id \d+, but the model has 20 embeddings"):
+        ek.finetune(model, **files, out=tmp_path / "x", **FAST)
+
+
 def test_mistakes_are_one_line(folder, tmp_path, capsys):
     files = ["--train", folder / "train.tsv", "--dev", folder / "train.tsv"]
     assert electra("finetune", folder / "model", *files, "--out", tmp_path) == 2

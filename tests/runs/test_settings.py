@@ -10,7 +10,7 @@ import pytest
 
 from electrakit import presets, pretrain
 from electrakit.common.errors import UserError
-from electrakit.config.pretrain import PretrainConfig, override
+from electrakit.config.pretrain import PretrainConfig, override, with_special_ids
 from electrakit.runs.files import PretrainRun, read_metrics
 from electrakit.runs.settings import (
     DataDescription,
@@ -57,7 +57,7 @@ def test_shards_are_known_by_content_wherever_they_lie(shards, tmp_path, tiny):
     write_config(tmp_path, tiny(), describe_data(shards), 1)
     check_fits(tmp_path, read_config(tmp_path), tiny(), describe_data(moved))
     other = replace(describe_data(shards), tokenizer="another")
-    with pytest.raises(UserError, match=r"data\.tokenizer"):
+    with pytest.raises(UserError, match="tokenizer wordpiece with 120 tokens -> another wordpiece with 120 tokens;"):
         check_fits(tmp_path, read_config(tmp_path), tiny(), other)
 
 
@@ -67,8 +67,31 @@ def test_another_tokenizer_beside_the_same_rows_is_refused(shards, tmp_path, tin
     pretrain(config, stop_after=2)
     path = moved / "tokenizer" / "tokenizer.json"
     path.write_text(path.read_text().replace('"[MASK]": 4', '"[MASK]": 5', 1).replace('"[UNK]": 1', '"[UNK]":  1'))
-    with pytest.raises(UserError, match=r"data\.tokenizer_file \w+ -> \w+"):
+    with pytest.raises(UserError, match="tokenizer wordpiece with 120 tokens -> another wordpiece with 120 tokens;"):
         pretrain(config)
+
+
+def test_a_tokenizer_of_another_kind_is_named_without_what_follows_from_it(shards, tmp_path, tiny):
+    write_config(tmp_path, override(tiny(), {"vocab_size": 120}), describe_data(shards), 1)
+    changes = {"tokenizer": "x", "tokenizer_kind": "unigram", "vocab_size": 8000, "files": {"train-00000.bin": "y"}}
+    now = replace(describe_data(shards), **changes)
+    config = with_special_ids(override(tiny(seed=3), {"vocab_size": 8000}), {"pad": 7, "sep": 8})
+    with pytest.raises(UserError) as error:
+        check_fits(tmp_path, read_config(tmp_path), config, now)
+    wanted = "tokenizer wordpiece with 120 tokens -> unigram with 8,000 tokens, seed 0 -> 3;"
+    assert f"{tmp_path} was started with other settings: {wanted}" in str(error.value)
+
+
+def test_a_run_of_an_older_version_is_resumed_and_keeps_its_identity(shards, tmp_path, tiny):
+    write_config(tmp_path, tiny(), describe_data(shards), 1)
+    newer = identity_of(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    del stored["data"]["tokenizer_kind"]
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert identity_of(tmp_path) == newer
+    check_fits(tmp_path, read_config(tmp_path), tiny(), describe_data(shards))
+    with pytest.raises(UserError, match="tokenizer one with 120 tokens -> wordpiece with 120 tokens;"):
+        check_fits(tmp_path, read_config(tmp_path), tiny(), replace(describe_data(shards), tokenizer="another"))
 
 
 def test_settings_stand_in_config_json_as_they_were_resolved(tmp_path, tiny, shards):
