@@ -23,9 +23,11 @@ from electrakit.train.signals import SIGNALS
 # Before torch is loaded: two threads that wait for each other on busy cores take ten times longer.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell that starts us in the background has Ctrl-C ignored, and every process we start would inherit that.
+# A shell that starts us in the background has Ctrl-C ignored, and nohup SIGHUP: every process we start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # By default Python looks for garbage after every 700 new objects: a fifth of the time in which the tests are imported.
 gc.set_threshold(50_000, 20, 20)
