@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from electrakit.common.code_cache import load_library
 from electrakit.common.errors import one_line
@@ -289,6 +290,12 @@ class Attention(torch.autograd.Function):
         return grad_qkv, grad_bias, None, None, None, grad_places, None, None
 
 
+def check_tokens(vocab_size: int, *tokens: Tensor) -> None:
+    for ids in tokens:
+        if ids.numel() and not 0 <= ids.min() <= ids.max() < vocab_size:
+            raise IndexError(f"a token is not in the vocabulary of {vocab_size}: {ids.min()} to {ids.max()}")
+
+
 class Predict(torch.autograd.Function):
     """Cross-entropy of the targets, argmax, and a sampled token (M,) from logits (M, V) and a bias.
 
@@ -309,9 +316,7 @@ class Predict(torch.autograd.Function):
         towards: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         size = logits.size(1)
-        for ids in (targets, without):
-            if ids.numel() and not 0 <= ids.min() <= ids.max() < size:
-                raise IndexError(f"a token is not in the vocabulary of {size}: {ids.min()} to {ids.max()}")
+        check_tokens(size, targets, without)
         if towards is not None and towards.shape != (size,):
             raise IndexError(f"the logits to flatten to are {tuple(towards.shape)}, the vocabulary has {size} tokens")
         losses, logsum = floats(len(logits)), floats(len(logits))
@@ -335,3 +340,52 @@ class Predict(torch.autograd.Function):
         sums = thread_sums(logits.size(1))
         call("predict_back", (logits.dtype,) * 2, logits, *ctx.others, grad.contiguous(), sums, *logits.shape)
         return logits, sums.sum(0), *[None] * 5
+
+
+class Likelihood(torch.autograd.Function):
+    """The sum of the targets' cross-entropies, from states (M, E), a word table (V, E) and a bias (V,).
+
+    And without a gradient, (M,) each: the cross-entropies, the argmax, a sampled token, and its log-probability. Tokens of `without` are
+    never sampled.
+
+    The logits are computed for a block of states at a time, and their gradient right after them: because the result is a sum, it is
+    known but for a factor. So no (M, V) tensor is kept, and none is computed again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        table: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        draws: Tensor,
+        without: Tensor,
+        max_logits: int,
+        needs_gradient: bool,
+    ) -> tuple[Tensor, ...]:
+        check_tokens(len(table), targets, without)
+        losses, logsum, log_sampled, ones = (*(floats(len(states)) for _ in range(3)), torch.ones(len(states)))
+        best, sampled = torch.empty_like(targets), torch.empty_like(targets)
+        grad_states, grad_table = torch.empty_like(states), torch.zeros_like(table)
+        sums, block = thread_sums(len(table)), max(1, max_logits // len(table))
+        for first in range(0, len(states), block):
+            part = slice(first, first + block)
+            logits = F.linear(states[part], table)
+            types, given = (logits.dtype,) * 2, (logits, bias, targets[part])
+            results = (losses[part], logsum[part], best[part], sampled[part])
+            call("predict", types, *given, draws[part], without, None, 1.0, *results, *logits.shape, len(without))
+            found = sampled[part].clamp(min=0)  # -1 for NaN
+            log_sampled[part] = logits.gather(1, found[:, None])[:, 0].float() + bias[found] - logsum[part]
+            if needs_gradient:
+                call("predict_back", types, *given, logsum[part], ones[part], sums, *logits.shape)
+                grad_states[part] = logits @ table.to(logits.dtype)
+                grad_table += logits.mT @ states[part].to(logits.dtype)
+        ctx.gradients = (grad_states, grad_table, sums.sum(0))
+        ctx.mark_non_differentiable(losses, best, sampled, log_sampled)
+        return losses.sum(), losses, best, sampled, log_sampled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
+        return *(grad * each for each in ctx.gradients), *[None] * 5

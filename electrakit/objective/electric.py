@@ -5,7 +5,7 @@ sentence is a pseudo-log-likelihood that takes one pass, where a masked language
 """
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from electrakit.common.errors import UserError
 from electrakit.config.objective import DISC_WEIGHTS, check_loss_weights
+from electrakit.model import kernels
 from electrakit.model.huggingface.adapt import as_discriminator, sep_token_of, unwrap
 from electrakit.model.huggingface.families import is_transformers
 from electrakit.model.huggingface.names import ENERGY_MARK
@@ -22,8 +23,23 @@ from electrakit.model.two_tower import TwoTower
 from electrakit.objective import corrupt
 from electrakit.objective.masking import Masked, MaskedBatch, MaskedObjective, Masking, checked_ids, special_tokens
 from electrakit.objective.output import Output, detection_metrics, ratio
-from electrakit.objective.predict_masked import log_probabilities
+from electrakit.objective.predict_masked import MAX_LOGITS, log_probabilities
 from electrakit.objective.randomness import Draws
+
+
+class Noise(NamedTuple):
+    """What the generator knows about a row, and samples."""
+
+    loss: Tensor
+    """Mean cross-entropy over the tokens that are scored; only this has a gradient."""
+    log_probs: Tensor
+    """(B, T): of the tokens; 0 where they are not scored."""
+    sampled: Tensor
+    """(B, K)"""
+    log_probs_sampled: Tensor
+    """(B, K)"""
+    accuracy: Tensor
+    """How often the most likely token is the original, at the chosen positions."""
 
 
 class Electric(MaskedObjective):
@@ -92,14 +108,10 @@ class Electric(MaskedObjective):
         positions, counts, originals, _, attended, _ = batch.masked
         is_scored = batch.is_scored
         assert is_scored is not None
-        hidden = self.generator.hidden(ids)
-        targets = ids.masked_fill(~is_scored, -100)  # cross_entropy's ignore_index: 0 there
-        log_noise = log_probabilities(self.noise_logits, hidden, targets, self.vocab_size)  # (B, T)
-        mlm_loss = ratio(-log_noise, is_scored)
+        noise = self.noise(ids, batch, is_scored)
         with torch.no_grad():
-            sampled, log_noise_sampled, gen_acc = self.sample(batch, hidden)
-            corrupted = corrupt.write(ids, positions, sampled, counts)
-            log_noise = corrupt.write(log_noise, positions, log_noise_sampled, counts)
+            corrupted = corrupt.write(ids, positions, noise.sampled, counts)
+            log_noise = corrupt.write(noise.log_probs, positions, noise.log_probs_sampled, counts)
             is_noise = corrupt.is_chosen(ids, positions, counts)
             odds = self.log_odds(is_noise, is_scored)
         logits = (self.discriminator(corrupted).float() + log_noise + odds).masked_fill(~is_scored, 0)  # (B, T)
@@ -107,11 +119,11 @@ class Electric(MaskedObjective):
         disc_loss = ratio(losses * is_scored, is_scored)
         gen_weight, disc_weight, _ = self.loss_weights
         return Output(
-            loss=gen_weight * mlm_loss + disc_weight * disc_loss,
-            mlm_loss=mlm_loss,
+            loss=gen_weight * noise.loss + disc_weight * disc_loss,
+            mlm_loss=noise.loss,
             disc_loss=disc_loss,
-            gen_acc=gen_acc,
-            sampled_acc=ratio((sampled == originals) & counts, counts),
+            gen_acc=noise.accuracy,
+            sampled_acc=ratio((noise.sampled == originals) & counts, counts),
             disc_labels=is_noise,
             replaced_rate=ratio(is_noise, attended),
             attended=attended,
@@ -122,15 +134,41 @@ class Electric(MaskedObjective):
             **detection_metrics(logits, is_noise, is_scored),
         )
 
-    def sample(self, batch: MaskedBatch, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Noise (B, K), its log-probability, and how often the most likely token is the original."""
-        masked = batch.masked
-        logits = self.noise_logits(gather(hidden, masked.positions))  # (B, K, V)
-        sampled = corrupt.sample(logits, batch.sample)
-        sampled = torch.where(sampled < 0, masked.originals, sampled)  # -1 for NaN, which the loss shows
-        log_noise = logits.log_softmax(-1).gather(-1, sampled[..., None])[..., 0]
-        is_right = (logits.argmax(-1) == masked.originals) & masked.counts
-        return sampled, log_noise, ratio(is_right, masked.counts)
+    def noise(self, ids: Tensor, batch: MaskedBatch, is_scored: Tensor) -> Noise:
+        """What the generator knows about the row, and samples."""
+        hidden, masked = self.generator.hidden(ids), batch.masked
+        if self.generator.can_use_kernels(ids):
+            return self.noise_by_kernel(ids, hidden, batch, is_scored)
+        targets = ids.masked_fill(~is_scored, -100)  # cross_entropy's ignore_index: 0 there
+        log_probs = log_probabilities(self.noise_logits, hidden, targets, self.vocab_size)  # (B, T)
+        with torch.no_grad():
+            logits = self.noise_logits(gather(hidden, masked.positions))  # (B, K, V)
+            sampled = corrupt.sample(logits, batch.sample)
+            sampled = torch.where(sampled < 0, masked.originals, sampled)  # -1 for NaN, which the loss shows
+            log_probs_sampled = logits.log_softmax(-1).gather(-1, sampled[..., None])[..., 0]
+            is_right = (logits.argmax(-1) == masked.originals) & masked.counts
+        return Noise(
+            ratio(-log_probs, is_scored), log_probs, sampled, log_probs_sampled, ratio(is_right, masked.counts)
+        )
+
+    def noise_by_kernel(self, ids: Tensor, hidden: Tensor, batch: MaskedBatch, is_scored: Tensor) -> Noise:
+        """The same at the tokens that are scored alone."""
+        masked, special = batch.masked, self.is_special.nonzero()[:, 0]
+        draws = corrupt.write(torch.zeros(ids.shape), masked.positions, batch.sample.float(), masked.counts)
+        bias = self.generator.output_bias.masked_fill(self.is_special, -torch.inf)
+        states = self.generator.head(hidden[is_scored])
+        given = (ids[is_scored], draws[is_scored], special, MAX_LOGITS, torch.is_grad_enabled())
+        total, losses, *found = kernels.Likelihood.apply(
+            states, self.generator.body.embeddings.word.weight, bias, *given
+        )
+        best, sampled, log_sampled = (  # (B, K)
+            torch.zeros(ids.shape, dtype=each.dtype).masked_scatter(is_scored, each).gather(1, masked.positions)
+            for each in found
+        )
+        log_probs = torch.zeros(ids.shape).masked_scatter(is_scored, -losses)
+        sampled = torch.where(sampled < 0, masked.originals, sampled)
+        is_right = (best == masked.originals) & masked.counts
+        return Noise(total / max(1, len(losses)), log_probs, sampled, log_sampled, ratio(is_right, masked.counts))
 
     def noise_logits(self, hidden: Tensor) -> Tensor:
         """Of the generator, float32; special tokens are no noise."""

@@ -11,7 +11,7 @@ from electrakit import presets
 from electrakit.common.errors import UserError
 from electrakit.config.network import NetworkConfig
 from electrakit.config.pretrain import override
-from electrakit.model.networks import Discriminator, Generator
+from electrakit.model.networks import Discriminator, Generator, use_kernels
 from electrakit.model.tie import tie
 from electrakit.model.two_tower import TwoTower
 from electrakit.objective.build import build_objective
@@ -202,3 +202,25 @@ def test_what_electric_cannot_do_is_said():
     ]:
         with pytest.raises(UserError, match=words):
             presets.electric_small(**changes)
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_with_kernels_the_noise_model_computes_the_same(is_training, monkeypatch):
+    """Also a few tokens at a time."""
+    monkeypatch.setattr("electrakit.objective.electric.MAX_LOGITS", 7 * VOCAB)
+    outputs, gradients = [], []
+    for is_fast in (False, True):
+        torch.manual_seed(0)
+        electric, ids = Electric(TwoTower(SIZE), Discriminator(SIZE), **TOKENS), rows()
+        nn.init.normal_(electric.generator.output_bias)
+        assert use_kernels(electric, is_fast) == is_fast
+        with torch.set_grad_enabled(is_training):
+            outputs.append(electric(ids, row_keys(0, 0, range(4))))
+        if is_training:
+            outputs[-1].loss.backward()
+        gradients.append({name: one.grad for name, one in electric.named_parameters() if one.grad is not None})
+    assert torch.equal(outputs[0].corrupted, outputs[1].corrupted) and (outputs[0].corrupted != ids).any()
+    torch.testing.assert_close(outputs[1].metrics, outputs[0].metrics, rtol=1e-5, atol=1e-6)
+    assert gradients[0].keys() == gradients[1].keys() and bool(gradients[0]) == is_training
+    for name, expected in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], expected, rtol=1e-4, atol=1e-6, msg=name)
