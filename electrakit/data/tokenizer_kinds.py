@@ -184,15 +184,28 @@ def finished(tokenizer: Tokenizer, names: dict[str, str], first: Any = None) -> 
 def transformers_config(tokenizer: Tokenizer, names: dict[str, str]) -> dict[str, Any]:
     """tokenizer_config.json, as transformers reads it."""
     special = {f"{role}_token": names[role] for role in SPECIAL_TOKENS}
-    if not isinstance(tokenizer.model, WordPiece):  # tokenizer.json is all there is to know
+    settings = json.loads(tokenizer.to_str()) if isinstance(tokenizer.model, WordPiece) else {}
+    if not follows_bert(settings):
+        # Transformers' classes of other families build their own rules around the vocabulary; this one takes those of tokenizer.json.
         inputs = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
         return {"tokenizer_class": "PreTrainedTokenizerFast", **special, **inputs, "model_max_length": 512}
-    rules = json.loads(tokenizer.to_str()).get("normalizer") or {}
+    rules = settings["normalizer"]
     return {
         "tokenizer_class": "BertTokenizer",
-        "do_lower_case": rules.get("lowercase", True),
-        "strip_accents": rules.get("strip_accents"),
-        "tokenize_chinese_chars": rules.get("handle_chinese_chars", True),
+        "do_lower_case": rules["lowercase"],
+        "strip_accents": rules["strip_accents"],
+        "tokenize_chinese_chars": rules["handle_chinese_chars"],
         **special,
         "model_max_length": 512,
     }
+
+
+def follows_bert(settings: dict[str, Any]) -> bool:
+    """Whether a tokenizer.json has the rules that transformers' BertTokenizer builds around a vocabulary."""
+    model, normalizer = settings.get("model", {}), settings.get("normalizer") or {}
+    return (
+        model.get("type") == "WordPiece"
+        and (model["continuing_subword_prefix"], model["max_input_chars_per_word"]) == ("##", 100)
+        and (normalizer.get("type"), normalizer.get("clean_text")) == ("BertNormalizer", True)
+        and settings["pre_tokenizer"] == {"type": "BertPreTokenizer"}
+    )

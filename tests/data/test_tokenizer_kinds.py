@@ -249,6 +249,33 @@ def load_again(folder: Path, cache: dict = {}):  # noqa: B006  # loaded once
     return cache[folder]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "name", ["DebertaV2TokenizerFast", "XLMRobertaTokenizer", "RobertaTokenizerFast", "BertTokenizer"]
+)
+def test_transformers_gives_the_same_ids_whatever_class_a_tokenizer_came_with(folders, tmp_path, kind, name):
+    """The classes of transformers 5 build the rules of their family, and ignore those of tokenizer.json."""
+    stored = json.loads((folders[kind] / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**stored, "tokenizer_class": name}))
+    (tmp_path / "tokenizer.json").write_bytes((folders[kind] / "tokenizer.json").read_bytes())
+    loaded = load_tokenizer(tmp_path)
+    loaded.save(tmp_path / "saved")
+    theirs = AutoTokenizer.from_pretrained(str(tmp_path / "saved"))
+    for text in TEXTS.values():
+        assert theirs(text)["input_ids"] == loaded.tokenizer.encode(text).ids
+
+
+def test_wordpiece_with_other_rules_than_berts_opens_with_these(folders, tmp_path):
+    stored = json.loads((folders["wordpiece"] / "tokenizer.json").read_text())
+    stored["normalizer"], stored["pre_tokenizer"] = None, {"type": "WhitespaceSplit"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
+    loaded = load_tokenizer(tmp_path)
+    loaded.save(tmp_path / "saved")
+    theirs = AutoTokenizer.from_pretrained(str(tmp_path / "saved"))
+    for text in TEXTS.values():
+        assert theirs(text)["input_ids"] == loaded.tokenizer.encode(text).ids
+
+
 @settings(max_examples=60, deadline=None)
 @given(lines=st.lists(mixed_text, max_size=4))
 def test_the_encoder_gives_the_ids_of_tokenizers_and_no_special_token(folders, lines):

@@ -428,7 +428,7 @@ def test_what_was_seen_is_printed_as_it_is(capsys):
             1e3,
             "--kind unigram --vocab-size 4000 --max-alphabet 1500",
         ),
-        ("".join(map(chr, range(0x100, 0x100 + 990))), 1e3, "--kind wordpiece --vocab-size 4000 --keep-accents"),
+        ("".join(map(chr, range(0x100, 0x480))) + "abc" * 99, 1e3, "--kind wordpiece --vocab-size 4000 --keep-accents"),
         ("el niño está aquí y mañana también ", 20e6, "--kind wordpiece --vocab-size 30522 --keep-accents"),
         (TEXTS["cyrillic"], 20e6, "--kind wordpiece --vocab-size 30522 --keep-accents"),
         (TEXTS["devanagari"], 20e6, "--kind unigram --vocab-size 32000"),
