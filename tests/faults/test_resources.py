@@ -14,7 +14,7 @@ from tests.helpers.commands import Fault, compile_shim, open_commands
 from tests.helpers.runs import assert_same
 
 APART = 20
-"""Each trial tries every so manieth call: `make reliability`, with as many trials, tries all of them."""
+"""Between the calls of a trial: `make reliability`, with as many trials, tries all of them."""
 EVER = 10**9
 
 
@@ -27,6 +27,11 @@ def run(tmp_path_factory):
 def training(shards, folder):
     sizes = ("--batch-size", 4, "--steps", 2, "--save-every", 1, "--valid-rows", 2, "--log-every", 1)
     return ("pretrain", "tiny", "--data", shards, "--run", folder, *sizes, "--precision", "fp32")
+
+
+def calls_of(seed, trials, number):
+    """The numbers of the calls that a trial tries; with few trials they are fewer."""
+    return range(seed, number, APART) if trials.number >= APART else range(7 * seed, number, 3 * APART)
 
 
 def assert_one_line(done):
@@ -64,7 +69,7 @@ def whole(run, shards, tmp_path):
 @pytest.mark.long
 def test_a_disk_that_is_full_at_any_call_costs_nothing(run, shards, tmp_path, whole, trials):
     for seed in trials:
-        numbers = range(seed, whole[1], APART)
+        numbers = calls_of(seed, trials, whole[1])
         for number in numbers:
             folder = tmp_path / f"full{number}"
             command = training(shards, folder)
@@ -85,7 +90,7 @@ def test_a_disk_that_is_full_at_any_call_costs_nothing(run, shards, tmp_path, wh
 def test_a_kill_at_any_call_costs_nothing(run, shards, tmp_path, whole, trials):
     """Also inside the libraries that write tensors."""
     for seed in trials:
-        numbers = range(seed, whole[1], APART)
+        numbers = calls_of(seed, trials, whole[1])
         for number in numbers:
             folder = tmp_path / f"killed{number}"
             command = training(shards, folder)
@@ -96,22 +101,27 @@ def test_a_kill_at_any_call_costs_nothing(run, shards, tmp_path, whole, trials):
 
 
 @pytest.mark.promise(
-    "Training", "no memory, from the start to the save", "one line, exit code 2, the same bits after a restart"
+    "Training",
+    "too little address space",
+    "one line, exit code 2, earlier checkpoints stay, the same bits after a restart",
 )
 @pytest.mark.long
-def test_a_run_without_memory_costs_nothing(run, shards, tmp_path, whole, trials):
-    """The address space of a real process is limited: each trial has a little more, and gets further."""
-    codes = []
-    for seed in trials:
-        folder = tmp_path / f"memory{seed}"
-        command = training(shards, folder)
-        done = run(*command, memory=2**20 * seed * 7)
-        codes.append(done.code)
-        if done.code:
-            assert_one_line(done)
-            assert "memory" in done.said, done.said
-        assert_goes_on(run, command, folder, whole[0])
-    assert 2 in codes
+def test_a_run_without_memory_costs_nothing(run, shards, tmp_path):
+    """A real process in which the activations of a large micro-batch do not fit, in its second step."""
+
+    def command(name, micro_batch):
+        return (*training(shards, tmp_path / name), "--batch-size", 2048, "--micro-batch", micro_batch)
+
+    assert run(*command("whole", 256)).code == 0
+    folder = tmp_path / "short"
+    second = folder / "checkpoints" / ".step_0000002"
+    assert run(*command("short", 256), faults=[Fault("write", -signal.SIGKILL, second)]).code == -signal.SIGKILL
+    assert layout.checkpoint_steps(folder) == [1]
+    short = run(*command("short", 2048), memory=2**28)
+    assert_one_line(short)
+    assert "not enough memory" in short.said and "--micro-batch, now 2048" in short.said, short.said
+    assert layout.checkpoint_steps(folder) == [1]
+    assert_goes_on(run, command("short", 256), folder, PretrainRun(tmp_path / "whole", 2, True))
 
 
 # Other verbs
