@@ -224,3 +224,18 @@ def test_with_kernels_the_noise_model_computes_the_same(is_training, monkeypatch
     assert gradients[0].keys() == gradients[1].keys() and bool(gradients[0]) == is_training
     for name, expected in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], expected, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_in_bf16_the_kernel_is_close_to_float32():
+    losses, gradients = [], []
+    for is_half in (False, True):
+        torch.manual_seed(0)
+        electric, ids = Electric(TwoTower(SIZE), Discriminator(SIZE), **TOKENS), rows()
+        use_kernels(electric)
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            output = electric(ids, row_keys(0, 0, range(4)))
+        output.mlm_loss.backward()
+        losses.append(output.mlm_loss.item())
+        gradients.append(electric.generator.body.embeddings.word.weight.grad.flatten())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2) and losses[0] != losses[1]
+    assert torch.cosine_similarity(*gradients, dim=0) > 0.99
