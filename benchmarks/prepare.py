@@ -5,6 +5,7 @@
     python benchmarks/prepare.py corpus/ --kind unigram               # another kind of tokenizer
 
 Without --tokenizer, one with 30,522 entries is trained first, on the first 10 MB of the text, which takes a minute or two.
+Use --mb 40 or more for figures: `electra prepare` is measured with its start-up, which is most of the time on a few MB.
 """
 
 import argparse

@@ -98,7 +98,7 @@ def _from_json(text: str, config: dict[str, Any]) -> TokenizerFiles:
     if missing:
         raise UserError(f"it lacks {', '.join(missing)}; ELECTRA needs all of {list(names.values())}")
     special_ids = {role: ids[token] for role, token in names.items()}
-    kept = {name: config[name] for name in ("model_max_length", "model_input_names") if name in config}
+    kept: dict[str, Any] = {name: config[name] for name in ("model_max_length", "model_input_names") if name in config}
     settings = {**transformers_config(tokenizer, names), **kept}
     return TokenizerFiles(tokenizer.to_str(pretty=True), special_ids, settings)
 
