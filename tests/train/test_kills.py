@@ -81,6 +81,17 @@ def test_a_kill_right_after_the_last_save_loses_no_validation(tiny):
     assert run.best_checkpoint == run.checkpoint
 
 
+def test_what_a_kill_left_of_a_file_of_tensors_is_removed(tiny):
+    """safetensors writes each file under a name of its own first."""
+    config = tiny(steps=4, save_every=2, valid_every=100)
+    folder = pretrain(config, stop_after=2).path / "checkpoints"
+    for name in (".step_0000003", ".step_0000004"):
+        (folder / name).mkdir()
+        (folder / name / ".tmpa1B2c3").write_bytes(b"half")
+    pretrain(config)
+    assert {path.name for path in folder.iterdir()} == {"step_0000002", "step_0000004"}
+
+
 KILLED_BEFORE_ITS_LAST_RENAME = """
 import json, os, sys
 from pathlib import Path
