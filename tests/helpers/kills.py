@@ -79,13 +79,14 @@ def has_ended(pid: int) -> bool:
 def kill_at_every_write(config: PretrainConfig) -> None:
     """Before the first file, sync or rename, before the second one, ...: until a run meets no more of them.
 
-    From a new checkpoint on, all of it again. Prints what each kill came before. A folder that is there already, and a sync right
-    after another one, change nothing that a kill would leave: there is no kill before them.
+    When a start is over, which claims its names only once, and from each new checkpoint on, all of it again. Prints what each kill
+    came before. A folder that is there already, and a sync right after another one, change nothing that a kill would leave: there is
+    no kill before them.
     """
-    number, checkpoints = 0, None
+    number, there = 0, None
     while True:
-        before, checkpoints = checkpoints, checkpoints_of(config)
-        number = number + 1 if before == checkpoints else 1
+        before, there = there, [*checkpoints_of(config), *Path(config.run or "").glob("status.json")]
+        number = number + 1 if before == there else 1
 
         def arm(number: int = number) -> None:
             calls, is_synced = 0, False
