@@ -506,22 +506,24 @@ def wrong_lines(num_right_batches: int) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_wrong_tokie_changes_no_byte_for_any_number_of_workers(made, tmp_path, workers):
+def test_a_wrong_tokie_changes_no_byte_for_any_number_of_workers(made, tmp_path):
     (tmp_path / "stub").mkdir()
-    (tmp_path / "stub" / "tokie.py").write_text(WRONG_TOKIE)
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "text.txt").write_text(wrong_lines(num_right_batches=3))
     (tmp_path / "vocab.txt").write_bytes((made / "vocab.txt").read_bytes())
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "stub")}
-    more = ("--workers", str(workers), "--dedupe")
-    done = run(command(tmp_path, tmp_path / "wrong", *more), env=environment)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("Starting again from the beginning without tokie") == 1
-    (tmp_path / "stub" / "tokie.py").write_text("raise ImportError")
-    done = run(command(tmp_path, tmp_path / "without", *more), env=environment)
-    assert done.returncode == 0 and "without tokie" not in done.stderr, done.stderr
-    assert content(tmp_path / "wrong") == content(tmp_path / "without")
+
+    def prepared(name: str, workers: int, tokie: str, num_restarts: int) -> dict[str, bytes]:
+        (tmp_path / "stub" / "tokie.py").write_text(tokie)
+        arguments = command(tmp_path, tmp_path / name, "--workers", str(workers), "--dedupe")
+        done = run(arguments, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("Starting again from the beginning without tokie") == num_restarts
+        return content(tmp_path / name)
+
+    without = prepared("without", 1, "raise ImportError", num_restarts=0)
+    for workers in (1, 3):
+        assert prepared(f"wrong{workers}", workers, WRONG_TOKIE, num_restarts=1) == without
 
 
 def test_a_slow_path_is_reported_once(made, tmp_path, monkeypatch, capfd):
