@@ -1,8 +1,10 @@
 """The import directions of the architecture: each stage knows only the stages before it."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,18 @@ def test_imports_point_one_way(path):
         allowed = {"", folder, *MAY_IMPORT[folder]}  # the package itself knows its version
         is_allowed = any(name == one or (one and name.startswith(f"{one}.")) for one in allowed)
         assert is_allowed, f"{path.relative_to(PACKAGE)} imports electrakit.{name}, which stands above it"
+
+
+def test_modules_need_only_what_is_installed_with_the_package():
+    """Packages of an extra, and those for development, are imported inside functions."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    installed = {re.split(r"[>=<\[]", name)[0].replace("-", "_") for name in project["dependencies"]}
+    installed = {*installed, "yaml", "h11", "electrakit", *sys.stdlib_module_names}  # pyyaml; uvicorn installs h11
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.split(".")[0] for name in names} <= installed, path.relative_to(PACKAGE)
 
 
 def test_no_test_imports_another():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -21,7 +22,7 @@ from electrakit.data.encode import Encoder
 from electrakit.data.read.formats import Document
 from electrakit.data.tokenizer import _normalise
 from electrakit.data.tokenizer_kinds import byte_bpe, subword_normalizer, unigram
-from electrakit.data.unigram import count_words, learn_pieces, script_of, smallest_alphabet
+from electrakit.data.unigram import count_words, digamma, learn_pieces, script_of, smallest_alphabet
 from electrakit.objective.masking import is_continuation_table
 from tests.helpers.scripts import KINDS, TEXTS, train, write_corpus
 
@@ -454,3 +455,8 @@ def test_shards_of_another_kind_are_refused_by_name(folders, corpus, tmp_path, k
     made = prepare([corpus], tokenizer=folders["wordpiece"], out=tmp_path / "shards", length=32, workers=1)
     with pytest.raises(UserError, match=rf"tokenizer wordpiece with \d+ tokens -> {kind} with 740 tokens"):
         prepare([corpus], tokenizer=folders[kind], out=made, length=32, workers=1)
+
+
+def test_digamma_is_scipys():
+    values = np.concatenate([np.linspace(0.5, 20, 400), np.logspace(1, 9, 100)])
+    np.testing.assert_allclose(digamma(values), scipy.special.digamma(values), rtol=0, atol=1e-12)
