@@ -13,7 +13,7 @@ A file of recipes (YAML or JSON) has for each name a preset, what is changed in 
     bert: {preset: mini, changes: {objective: {kind: mlm}, generator: null, discriminator: {body: bert}}, trained_by: transformers}
 
 `trained_by: transformers` is its Trainer (pip install accelerate), `nothing` leaves the weights random. With --glue, every model is
-fine-tuned at the rate that is best for its recipe, chosen on a part of the train rows of MRPC and RTE.
+fine-tuned --tunings times at the rate that is best for its recipe, chosen on a part of the train rows of MRPC and RTE.
 """
 
 import argparse
@@ -72,6 +72,7 @@ RECIPES = {
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "rte")
 RATE_TASKS = ("mrpc", "rte")
 RATES = (3e-4, 1e-3, 3e-3)
+EPOCHS, FEWER_EPOCHS = 3, {"sst2": 1}  # SST-2 has as many rows as the other four three times over
 HELD_OUT = 0.2  # of the train rows of RATE_TASKS
 PAIRS, MEAN = "minimal pairs", "mean of tasks"
 YARDSTICKS = (*WAYS, PAIRS, *(TASKS[name].title for name in GLUE_TASKS), MEAN)
@@ -109,10 +110,11 @@ def parse_arguments() -> argparse.Namespace:
     add("--glue", type=Path, help="the folder of GLUE: fine-tune CoLA, SST-2, MRPC, STS-B and RTE")
     add("--recipes", type=Path, metavar="FILE", help=f"YAML or JSON; by default {', '.join(RECIPES)}")
     add("--only", metavar="NAME,...", help="these recipes only")
-    add("--seeds", type=int, default=3)
+    add("--seeds", type=int, default=3, help="trainings of each recipe (3)")
+    add("--tunings", type=int, default=1, help="fine-tunings of each model on each task (1)")
     add("--jobs", type=int, default=2, help="processes at a time, each on one core")
     options = parser.parse_args()
-    for name in ("seeds", "jobs"):
+    for name in ("seeds", "tunings", "jobs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} is {getattr(options, name)}; give 1 or more")
     if options.flops is not None and not 0 < options.flops < float("inf"):
@@ -149,7 +151,7 @@ def benchmark(options: argparse.Namespace) -> str:
         if options.pairs:
             yardsticks[*key, PAIRS] = Part(folder / "pairs.json", parts.measure_pairs, model=model, pairs=options.pairs)
     for (name, seed, _), found in results.run(yardsticks).items():
-        results.add(name, seed, found)
+        results.add(name, str(seed), found)
     if options.glue:
         score_words(options, results)
         finetune_all(options, {key: folders[key] for key in results.training}, results)
@@ -162,7 +164,7 @@ def score_words(options: argparse.Namespace, results: "Results") -> None:
     vectors = Part(place / "vectors.json", parts.score_counted_vectors, **inputs, shards=options.data)
     todo = {("tf-idf",): Part(place / "tf_idf.json", parts.score_tf_idf, **inputs), ("counted vectors",): vectors}
     for (name,), found in results.run(todo).items():
-        results.add(name, 1, found)
+        results.add(name, "1", found)
 
 
 def finetune_all(options: argparse.Namespace, folders: Mapping[Key, Path], results: "Results") -> None:
@@ -170,33 +172,35 @@ def finetune_all(options: argparse.Namespace, folders: Mapping[Key, Path], resul
     held_out = options.out / "held_out"
     write_held_out(options.glue, held_out)
 
-    def tuning(key: Key, name: str, task: str, glue: Path, rate: float) -> Part:
+    def tuning(key: Key, name: str, task: str, glue: Path, rate: float, seeds: int) -> Part:
         place = folders[key] / name / f"{task}_{rate:g}"
-        inputs = {"model": folders[key] / "model", "task": task, "glue": glue, "lr": rate}
+        inputs = {"model": folders[key] / "model", "task": task, "glue": glue, "lr": rate, "seeds": seeds}
+        inputs["epochs"] = FEWER_EPOCHS.get(task, EPOCHS)
         return Part(place.with_name(f"{place.name}.json"), parts.finetune_model, **inputs, out=place)
 
     tried = {
-        (*key, rate, task): tuning(key, "rates", task, held_out, rate)
+        (*key, rate, task): tuning(key, "rates", task, held_out, rate, seeds=1)
         for key in folders
         for rate in RATES
         for task in RATE_TASKS
     }
     results.rates = choose_rates(results.run(tried))
     scored = {
-        (*key, task): tuning(key, "glue", task, options.glue, results.rates[key[0]])
+        (*key, task): tuning(key, "glue", task, options.glue, results.rates[key[0]], options.tunings)
+        for task in GLUE_TASKS
         for key in folders
         if key[0] in results.rates
-        for task in GLUE_TASKS
     }
     for (name, seed, task), found in results.run(scored).items():
-        results.add(name, seed, {TASKS[task].title: found["score"]})
+        for number, score in enumerate(found["scores"], 1):
+            results.add(name, f"{seed}.{number}", {TASKS[task].title: score})
 
 
 def choose_rates(tried: Mapping[Key, Result]) -> dict[str, float]:
     """By recipe, the rate with the highest mean over seeds and tasks. Keys are recipe, seed, rate, task."""
     scores: dict[str, dict[float, list[float]]] = {}
     for (name, _, rate, _), found in tried.items():
-        scores.setdefault(name, {}).setdefault(rate, []).append(found["score"])
+        scores.setdefault(name, {}).setdefault(rate, []).extend(found["scores"])
     return {name: max(rates, key=lambda rate: statistics.fmean(rates[rate])) for name, rates in scores.items()}
 
 
@@ -317,8 +321,8 @@ class Results:
         self.options, self.recipes = options, recipes
         self.training: dict[Key, Result] = {}
         """By recipe and seed."""
-        self.scores: dict[str, dict[int, dict[str, float]]] = {name: {} for name in recipes}
-        """By recipe, seed and yardstick."""
+        self.scores: dict[str, dict[str, dict[str, float]]] = {name: {} for name in recipes}
+        """By recipe, trial and yardstick. Trial 2 is the model of seed 2, trial 2.1 its first fine-tuning."""
         self.details: dict[str, Result] = {}
         self.rates: dict[str, float] = {}
         self.failed: dict[str, str] = {}
@@ -348,9 +352,9 @@ class Results:
         self.details |= {" ".join(map(str, key)): found[key] for key in todo if key in found}
         return {key: found[key] for key in todo if key in found}
 
-    def add(self, name: str, seed: int, found: Mapping[str, Any]) -> None:
+    def add(self, name: str, trial: str, found: Mapping[str, Any]) -> None:
         """The yardsticks of a model; after the last task also their mean."""
-        scores = self.scores.setdefault(name, {}).setdefault(seed, {})
+        scores = self.scores.setdefault(name, {}).setdefault(trial, {})
         scores |= {yardstick: found[yardstick] for yardstick in YARDSTICKS if yardstick in found}
         tasks = [scores.get(TASKS[task].title) for task in GLUE_TASKS]
         if None not in tasks:
@@ -374,16 +378,16 @@ class Results:
 
     def rows(self) -> list[list[str]]:
         """The header, then each recipe, then linear models on words."""
-        known = {each for by_seed in self.scores.values() for scores in by_seed.values() for each in scores}
+        known = {each for trials in self.scores.values() for scores in trials.values() for each in scores}
         columns = [each for each in YARDSTICKS if each in known]
         rows = [["recipe", "steps", "M tokens", "CPU minutes", *(["lr"] if self.rates else []), *columns]]
-        for name, by_seed in self.scores.items():
+        for name, trials in self.scores.items():
             runs = [found for key, found in self.training.items() if key[0] == name]
             row = [name, f"{runs[0]['steps']:,}" if runs else "", f"{runs[0]['tokens'] / 1e6:.2f}" if runs else ""]
             row.append(spread([run["cpu_seconds"] / 60 for run in runs], 1))
             row += [f"{self.rates[name]:g}" if name in self.rates else ""] if self.rates else []
             for each in columns:
-                values = [scores[each] for scores in by_seed.values() if each in scores]
+                values = [scores[each] for scores in trials.values() if each in scores]
                 row.append(spread(values, 3) if each in WAYS else spread([100 * value for value in values], 1))
             rows.append(row)
         return rows

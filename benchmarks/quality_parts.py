@@ -239,12 +239,23 @@ def measure_pairs(model: Path, pairs: Path) -> Result:
     return {"minimal pairs": found.accuracy, "phenomena": found.phenomena, "num_pairs": found.num_pairs}
 
 
-def finetune_model(model: Path, task: str, glue: Path, lr: float, out: Path) -> Result:
-    """The dev score after fine-tuning with this rate."""
+def finetune_model(model: Path, task: str, glue: Path, lr: float, epochs: float, seeds: int, out: Path) -> Result:
+    """The dev scores after fine-tuning with this rate, one for each seed."""
     result = finetune(
-        model, task=task, data=glue, lr=lr, preset="small_budget", out=out, threads=1, device="cpu", keep="none"
+        model,
+        task=task,
+        data=glue,
+        lr=lr,
+        epochs=epochs,
+        seeds=seeds,
+        preset="small_budget",
+        out=out,
+        workers=1,
+        threads=1,
+        device="cpu",
+        keep="none",
     )
-    return {"score": result.median, "metric": result.metric, "collapsed": result.collapsed}
+    return {"scores": result.scores, "metric": result.metric, "collapsed": result.collapsed}
 
 
 # --- linear models on words ------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_mistakes_are_found_before_training(quality, shards, recipe, more, messa
 def test_each_recipe_gets_the_rate_that_is_best_over_its_seeds_and_tasks(quality):
     scores = {("a", 1e-3): (70, 50, 60, 50), ("a", 3e-3): (72, 52, 40, 50), ("b", 1e-3): (1, 1, 1, 1)}
     tried = {
-        (name, seed, rate, task): {"score": each[2 * seed - 2 + place]}
+        (name, seed, rate, task): {"scores": [each[2 * seed - 2 + place]]}
         for (name, rate), each in scores.items()
         for seed in (1, 2)
         for place, task in enumerate(("mrpc", "rte"))
@@ -125,13 +125,15 @@ def test_the_table_has_means_and_standard_errors_over_seeds(quality, tmp_path):
     results = quality.Results(Namespace(out=tmp_path), {"mine": quality.Recipe("mini")})
     for seed, auc in ((1, 0.6), (2, 0.7)):
         results.training["mine", seed] = {"steps": 1200, "tokens": 4_915_200, "cpu_seconds": 180.0}
-        results.add("mine", seed, {"neighbours": auc, "phenomena": {}})
+        results.add("mine", str(seed), {"neighbours": auc, "phenomena": {}})
     for task, score in zip(quality.GLUE_TASKS, (0.1, 0.8, 0.7, 0.6, 0.55), strict=True):
-        results.add("tf-idf", 1, {TASKS[task].title: score})
+        results.add("tf-idf", "1", {TASKS[task].title: score})
+        for trial, more in (("1.1", 0.0), ("1.2", 0.02)):
+            results.add("mine", trial, {TASKS[task].title: score + more})
     assert results.write().splitlines() == [
         "| recipe | steps | M tokens | CPU minutes | neighbours | CoLA | SST-2 | MRPC | STS-B | RTE | mean of tasks |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |",
-        "| mine | 1,200 | 4.92 | 3.0 ± 0.0 | 0.650 ± 0.050 |  |  |  |  |  |  |",
+        "| mine | 1,200 | 4.92 | 3.0 ± 0.0 | 0.650 ± 0.050 | 11.0 ± 1.0 | 81.0 ± 1.0 | 71.0 ± 1.0 | 61.0 ± 1.0 | 56.0 ± 1.0 | 56.0 ± 1.0 |",
         "| tf-idf |  |  |  |  | 10.0 | 80.0 | 70.0 | 60.0 | 55.0 | 55.0 |",
     ]
     assert json.loads((tmp_path / "results.json").read_text())["scores"]["mine"]["2"] == {"neighbours": 0.7}
@@ -177,12 +179,15 @@ def test_one_command_trains_and_measures_and_does_nothing_twice(options, tmp_pat
 
 @pytest.mark.long
 def test_one_command_fine_tunes_at_the_best_rate_beside_linear_models(options, tmp_path):
-    done = run(*options, "--seeds", 1, "--only", "random", "--glue", write_glue(tmp_path / "glue"))
+    tunings = ["--seeds", 1, "--tunings", 2, "--glue", write_glue(tmp_path / "glue")]
+    done = run(*options, *tunings, "--only", "random")
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["failed"] == {} and set(results["scores"]) == {"random", "tf-idf", "counted vectors"}
-    for by_seed in results["scores"].values():
-        assert {"CoLA", "SST-2", "MRPC", "STS-B", "RTE", "mean of tasks"} <= set(by_seed["1"])
+    trials = results["scores"]
+    tuned = [trials["random"]["1.1"], trials["random"]["1.2"], trials["tf-idf"]["1"], trials["counted vectors"]["1"]]
+    for scores in tuned:
+        assert {"CoLA", "SST-2", "MRPC", "STS-B", "RTE", "mean of tasks"} <= set(scores)
     rate = results["rates"]["random"]
     assert (tmp_path / "out" / "random" / "seed_1" / "glue" / f"cola_{rate:g}.json").exists()
 
