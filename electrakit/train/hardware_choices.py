@@ -24,6 +24,7 @@ from electrakit.runs.files import Environment
 from electrakit.train.distributed import ProcessGroup
 
 PACKAGES = ("electrakit", "torch", "transformers", "tokenizers", "safetensors", "numpy")
+AUTOCAST_PACKAGES = ("electrakit", "torch", "transformers")
 PEAK_FLOPS = {  # of matrix products in bf16, by a part of the GPU's name (makers' data sheets, without sparsity)
     "H100": 989e12,
     "H200": 989e12,
@@ -40,13 +41,16 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
 
 
 def choose_precision_and_compiler(
-    config: PretrainConfig, group: ProcessGroup, is_custom: bool, before: PretrainConfig | None = None
+    config: PretrainConfig, group: ProcessGroup, custom: nn.Module | None, before: PretrainConfig | None = None
 ) -> PretrainConfig:
-    """The settings with precision and compiler decided: by the machine, or as `before` in a resumed run."""
+    """The settings with precision and compiler decided: by the machine, or as `before` in a resumed run.
+
+    `custom` is an objective of the user's own.
+    """
     if config.precision == "auto":
-        is_half = has_bf16(group.device) and not config.plain
+        is_half = has_bf16(group.device) and not config.plain and (custom is None or is_made_for_autocast(custom))
         config = replace(config, precision=before.precision if before else "bf16" if is_half else "fp32")
-    if group.device.type == "cuda" and not config.plain and not is_custom:
+    if group.device.type == "cuda" and not config.plain and custom is None:
         config = replace(config, compile=config.compile or (before.compile if before else is_long(config)))
     return config
 
@@ -55,6 +59,11 @@ def is_long(config: PretrainConfig) -> bool:
     if config.budget_seconds is not None:
         return config.budget_seconds >= MIN_SECONDS_TO_COMPILE
     return config.steps >= MIN_STEPS_TO_COMPILE
+
+
+def is_made_for_autocast(objective: nn.Module) -> bool:
+    """Whether every module is torch's, transformers' or ours. Others may mix precisions, or recompute in another one than before."""
+    return all(type(module).__module__.partition(".")[0] in AUTOCAST_PACKAGES for module in objective.modules())
 
 
 def has_bf16(device: torch.device) -> bool:

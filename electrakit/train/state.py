@@ -57,7 +57,7 @@ class TrainState:
         self.checkpoints = Checkpoints(self.path, config.keep_last, config.milestones)
         newest = self.newest_checkpoint()
         before = None if newest is None else read_config(self.path)
-        config, existing = resolve_settings(config, data, group, before, is_custom)
+        config, existing = resolve_settings(config, data, group, before, objective)
         self.config = config
         if before is not None:
             check_fits(self.path, before, config, data)
@@ -225,10 +225,15 @@ class TrainState:
 
 
 def resolve_settings(
-    config: PretrainConfig, data: DataDescription, group: ProcessGroup, before: StoredConfig | None, is_custom: bool
+    config: PretrainConfig,
+    data: DataDescription,
+    group: ProcessGroup,
+    before: StoredConfig | None,
+    custom: nn.Module | None,
 ) -> tuple[PretrainConfig, dict[str, nn.Module]]:
     """The settings with nothing left open, and the existing networks that a new run starts from."""
     existing: dict[str, nn.Module] = {}
+    is_custom = custom is not None
     if is_custom and config.init_embeddings == "counts":
         raise UserError("init_embeddings=counts and an objective of your own: set its word table yourself")
     if is_custom and config.init_attention == "neighbours":
@@ -252,7 +257,7 @@ def resolve_settings(
         config, existing = initial_weights.load_existing(replace(config, length=min(config.length, data.length)))
     config = initial_weights.fit_to_shards(config, data, is_custom)
     config = hardware_choices.choose_precision_and_compiler(
-        config, group, is_custom, None if before is None else before.settings
+        config, group, custom, None if before is None else before.settings
     )
     if config.micro_batch is None:
         all_rows = -(-config.batch_size // group.world_size)

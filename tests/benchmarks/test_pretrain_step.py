@@ -54,7 +54,7 @@ def test_one_command_measures_ours_beside_others_and_writes_json_and_a_chart(tmp
     if "electra-pytorch" in report["skipped"]:
         assert "could not be installed" in report["skipped"]["electra-pytorch"]
     assert {*rows, *report["skipped"]} == set(only[1:])
-    for row in rows.values():
+    for row in report["contenders"]:
         low, high = row["range"]
         assert 0 < low <= row["examples_per_second"] <= high and len(row["rounds"]) == 2
         assert row["tokens_per_second"] == pytest.approx(24 * row["examples_per_second"])
@@ -65,7 +65,8 @@ def test_one_command_measures_ours_beside_others_and_writes_json_and_a_chart(tmp
     assert rows["transformers-masked"]["memory_per_example"] > rows["plain"]["memory_per_example"]  # logits everywhere
     fastest = max(row["examples_per_second"] for row in rows.values() if row["is_peer"])
     assert rows["plain"]["times_fastest_peer"] == pytest.approx(rows["plain"]["examples_per_second"] / fastest)
-    assert set(report["waited_for_a_core"]) == {f"{key} fp32" for key in ("peak", *rows)}
+    precisions = report["settings"]["precision"]
+    assert set(report["waited_for_a_core"]) == {f"{key} {each}" for key in ("peak", *rows) for each in precisions}
     assert report["settings"]["padding"] == 0.25 and report["machine"]["cores"] and report["versions"]["torch"]
     if importlib.util.find_spec("matplotlib"):
         assert (tmp_path / "results" / "results.png").read_bytes().startswith(b"\x89PNG")

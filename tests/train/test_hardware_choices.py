@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import electrakit as ek
 from electrakit.common.errors import UserError
@@ -19,8 +20,8 @@ SPECIAL_IDS = {"pad": 0, "cls": 1, "sep": 2, "mask": 3}
 CPU, GPU = ProcessGroup(torch.device("cpu")), ProcessGroup(torch.device("cuda", 0))
 
 
-def resolved(group=CPU, is_custom=False, **changes):
-    return hardware_choices.choose_precision_and_compiler(ek.presets.electra_small(**changes), group, is_custom)
+def resolved(group=CPU, custom=None, **changes):
+    return hardware_choices.choose_precision_and_compiler(ek.presets.electra_small(**changes), group, custom)
 
 
 def test_precision_is_that_of_the_machine(monkeypatch):
@@ -32,13 +33,22 @@ def test_precision_is_that_of_the_machine(monkeypatch):
     assert resolved(plain=True).precision == "fp32"
 
 
+def test_modules_of_other_packages_train_in_fp32_unless_asked(monkeypatch):
+    """Such as those that recompute in the backward pass without autocast."""
+    monkeypatch.setattr(hardware_choices, "cpu_flags", lambda: {"avx512_bf16"})
+    own = type("Own", (nn.Module,), {"__module__": "reversible"})
+    assert resolved(custom=nn.Sequential(nn.Linear(1, 1))).precision == "bf16"
+    assert resolved(custom=nn.Sequential(nn.Linear(1, 1), own())).precision == "fp32"
+    assert resolved(custom=own(), precision="bf16").precision == "bf16"
+
+
 def test_a_gpu_compiles_runs_that_are_long_enough(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert resolved(GPU).compile and resolved(GPU).precision == "bf16"
     assert not resolved(GPU, steps=100).compile
     assert not resolved(GPU, budget="5m").compile and resolved(GPU, budget="2h").compile
     assert not resolved(GPU, plain=True).compile
-    assert not resolved(GPU, is_custom=True).compile, "somebody's own modules may not be made for it"
+    assert not resolved(GPU, custom=nn.Linear(1, 1)).compile, "modules of your own may not be made for it"
     assert not resolved(CPU).compile and resolved(CPU, compile=True).compile
 
 
@@ -97,6 +107,7 @@ work(); before = faults(); work(); print(faults() - before)
 def test_the_gaps_in_what_is_kept_are_given_back():
     code = """
 import torch
+from torch import nn
 from electrakit.train.hardware_choices import give_back_memory, keep_memory
 keep_memory()
 blocks = [torch.ones(2**20) for _ in range(100)]
