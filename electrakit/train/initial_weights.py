@@ -144,7 +144,8 @@ def start_from_counts(objective: nn.Module, config: PretrainConfig) -> None:
     assert config.data is not None
     counts = count_pairs(config.data, range(1, WINDOW + 1))
     by_frequency = log_frequencies(counts)
-    attributes = getattr(objective, "saved_networks", {name: name for name in layout.NETWORKS}).values()
+    saved = getattr(objective, "saved_networks", {name: name for name in layout.NETWORKS}).values()
+    attributes = dict.fromkeys((*saved, "corrector"))
     networks = [unwrap(network) for name in attributes if (network := getattr(objective, name, None)) is not None]
     done: set[nn.Parameter] = set()
     for network in networks:

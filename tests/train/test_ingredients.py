@@ -60,17 +60,18 @@ def test_without_a_generator_the_corrector_is_exported_as_the_masked_language_mo
 
 
 def test_the_table_starts_as_counted_vectors_and_the_bias_as_log_frequencies(tiny, shards):
-    objective = begun(tiny("run", init_embeddings="counts"))
+    objective = begun(tiny("run", init_embeddings="counts", objective={"correct_weight": 1.0}))
     counts = count_pairs(shards, range(1, WINDOW + 1))
     vectors, is_known = word_vectors(counts, 32)
     table = objective.discriminator.body.embeddings.word.weight
     assert table is objective.generator.body.embeddings.word.weight
     torch.testing.assert_close(table[is_known], vectors[is_known] * 0.02)
     frequencies = torch.from_numpy((counts.tokens + 0.5) / (counts.tokens + 0.5).sum()).float()
-    torch.testing.assert_close(objective.generator.output_bias.softmax(0), frequencies)
+    for predictor in (objective.generator, objective.corrector):
+        torch.testing.assert_close(predictor.output_bias.softmax(0), frequencies)
+        logits = F.layer_norm(torch.randn(99, 32), (32,)) * predictor.head.norm.weight @ table[is_known].T
+        assert logits.std().item() == pytest.approx(LOGIT_SPREAD, rel=0.1)
     assert objective.discriminator.score.bias.sigmoid().item() == pytest.approx(0.15)
-    logits = F.layer_norm(torch.randn(99, 32), (32,)) * objective.generator.head.norm.weight @ table[is_known].T
-    assert logits.std().item() == pytest.approx(LOGIT_SPREAD, rel=0.1)
 
 
 @pytest.mark.long
