@@ -27,6 +27,9 @@ HEAD_SIZE, MAX_LENGTH = 64, 512  # of all released models
 WORDS = "deberta.embeddings.word_embeddings.weight"
 POSITIONS = "deberta.embeddings.position_embeddings.weight"  # of the enhanced mask decoder
 DISTANCES = "deberta.encoder.rel_embeddings.weight"
+DIFFERENCES = [  # that GDES adds to the generator's tables; the tables beside them are the sums
+    f"deberta.embeddings.{table}_embeddings._weight" for table in ("word", "position")
+]
 CONVOLUTION = "deberta.encoder.conv.conv.weight"
 FFN = "deberta.encoder.layer.0.intermediate.dense.weight"
 # In config.json, beside the sizes that the tensors have.
@@ -104,8 +107,8 @@ def read_pickle(path: Path) -> dict[str, "Tensor"]:
         process.stderr.close()
         code = process.wait()
     if code != 0 or len(data) > limit:
-        found = re.search(r"WeightsUnpickler error: (.+)|(?:\w+: )(.+)", problem, re.S)
-        why = (found[1] or found[2]) if found else f"its reader ended with {code}"
+        _, _, reason = problem.rpartition(pickle_reader.BEFORE_REASON)
+        why = reason or f"its reader ended with {code}"
         raise UserError(f"{path} is not read: {one_line(ValueError(why), 200)}; only a state dict of plain tensors is")
     try:
         return {name: tensor.float() for name, tensor in load(data).items()}
@@ -191,8 +194,12 @@ def write_network(
         wanted = {key: value for key, value in wanted.items() if not key.startswith("classifier.")}
         head = {key: rest.pop(key) for key in list(rest) if key.startswith("mask_predictions.")}
         check_head(head, sizes["hidden_size"], path)
-        # Released files also hold the head of a generator and its positions, which nothing reads.
-        rest = {key: value for key, value in rest.items() if not key.startswith("lm_predictions.")}
+        # Released files also hold the head of a generator and its positions, and some GDES' differences, which nothing reads.
+        rest = {
+            key: value
+            for key, value in rest.items()
+            if not key.startswith("lm_predictions.") and key not in DIFFERENCES
+        }
     for key in sorted({*wanted} ^ {*rest}):
         raise UserError(
             f"{path}: {key} is {'missing' if key in wanted else 'unknown'}; it is not a {name} of DeBERTaV3"

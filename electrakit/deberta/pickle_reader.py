@@ -7,6 +7,7 @@ everything but memory and its three open files: no file, no network, no other pr
 import ctypes
 import io
 import os
+import pickle
 import platform
 import resource
 import struct
@@ -14,6 +15,7 @@ import sys
 
 MAX_SECONDS = 600  # of CPU time
 MARGIN = 2**20  # bytes of names and shapes that may come besides the tensors
+BEFORE_REASON = "\0"  # on standard error, where others may have written, too
 
 # What Python and torch need to unpickle and to write: numbers of Linux.
 #        read write close fstat lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn pread64 sched_yield mremap madvise
@@ -88,7 +90,9 @@ if __name__ == "__main__":
     try:
         main()
     except BaseException as error:  # whatever it is: the parent shows one line
-        sys.stderr.write(f"{type(error).__name__}: {error}")
+        # What torch says around it is advice to load the file unsafely.
+        found = error.__context__ if isinstance(error, pickle.UnpicklingError) and error.__context__ else error
+        sys.stderr.write(f"{BEFORE_REASON}{str(found).strip() or type(found).__name__}")
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)  # without the cleaning up, which would open files

@@ -1,5 +1,6 @@
 """Generator and discriminator trained apart: decoupled updates, two stages, and a generator that deceives."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,11 @@ from safetensors.torch import load_file
 
 from electrakit import pretrain
 from electrakit.common.errors import UserError
+from electrakit.data.batches import Batches
 from electrakit.objective.electra import Electra
+from electrakit.objective.randomness import row_keys
+from electrakit.train.loop import seed_of_step
+from electrakit.train.optim import RunOptimizer
 from tests.helpers.runs import assert_same, begun, weights
 from tests.helpers.torchrun import QUIET, finished, losses, torchrun
 
@@ -61,6 +66,45 @@ def test_two_passes_one_after_the_other_give_the_gradients_of_one(tiny, shards):
             assert all(map(torch.equal, before, (one.grad for one in objective.generator.parameters())))
         found.append({name: one.grad.clone() for name, one in objective.named_parameters()})
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+@pytest.mark.parametrize("name", ["official_adam", "adamw", "lamb", "muon"])
+def test_a_run_is_that_of_two_optimizers_one_after_the_other(tiny, name):
+    """The generator is clipped and updated before the discriminator reads the samples, which the generator made before."""
+    settings = {
+        "preset": "modern_tiny",
+        "share": "nothing",
+        "steps": 3,
+        "micro_batch": 8,
+        "batch_size": 8,
+        "log_every": 1,
+    }
+    config = tiny("run", **settings, valid_every=100, optim={**OPTIM, "name": name, "max_grad_norm": 0.01})
+    run = pretrain(config)
+    objective = begun(replace(config, run=config.run.parent / "apart")).train()
+    networks = objective.generator, objective.discriminator
+    optimizers = [RunOptimizer(network, config.optim) for network in networks]
+    batches = Batches(config.data, config.batch_size, seed=config.seed)
+
+    def update(place: int, loss: torch.Tensor, lr: float) -> None:
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(networks[place].parameters(), config.optim.max_grad_norm)
+        assert norm > config.optim.max_grad_norm
+        optimizers[place].step(lr, torch.tensor(True))
+        optimizers[place].zero_grad()
+
+    for step, line in enumerate(run.metrics()):
+        torch.manual_seed(seed_of_step(config.seed, step, 0))
+        ids = torch.from_numpy(batches(step))
+        batch = objective.mask(ids, row_keys(config.seed, step, batches.sample_numbers(step)))
+        samples = objective.sample(batch)
+        update(0, objective.gen_weight * samples.mlm_loss, line["lr"])
+        corrupted = objective.masking.write(ids, batch.masked.positions, samples.tokens, batch.masked.counts)
+        loss, _ = objective.score(ids, batch, corrupted, corrupted != ids)
+        update(1, objective.disc_weight * loss, line["lr"])
+    trained = load_file(run.checkpoint / "model.safetensors")
+    for name, value in objective.state_dict().items():
+        torch.testing.assert_close(value, trained[name], rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_each_network_is_clipped_by_itself(tiny):

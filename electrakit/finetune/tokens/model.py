@@ -117,7 +117,8 @@ def _load(place: str, task: Task, new_labels: tuple[str, ...] = ()) -> Any:
     }[task.kind]
     model = load_pretrained(place, auto_class, what, new_labels)
     with torch.no_grad(), explain_load_errors(place):
-        outputs = model(input_ids=torch.arange(4)[None] % model.config.vocab_size)
+        ids = torch.arange(5, 9)[None] % model.config.vocab_size  # transformers warns of a [PAD]
+        outputs = model(input_ids=ids)
     if output not in outputs:
         raise UserError(
             f"{place!r} is a {model.config.model_type} model: transformers' {what} of that kind is not a plain one"

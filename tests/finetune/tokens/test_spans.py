@@ -12,7 +12,7 @@ from electrakit.common.errors import UserError
 from electrakit.config.finetune import FinetuneSettings
 from electrakit.finetune.classifier import load_transformers_tokenizer
 from electrakit.finetune.tasks import TOKEN_TASKS
-from electrakit.finetune.tokens.model import open_token_model
+from electrakit.finetune.tokens.model import load_token_model, open_token_model
 from electrakit.finetune.tokens.read_questions import read_questions
 from electrakit.finetune.tokens.spans import (
     MAX_ANSWER,
@@ -253,3 +253,15 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys):
         ek.glue(folder / "bert", tasks="squad", data=folder / "first", out=tmp_path / "x")
     with pytest.raises(UserError, match="is of the class BertModel, which was not fine-tuned to predict anything"):
         ek.predict(folder / "bert", folder / "first" / "dev-v1.1.json")
+
+
+def test_opening_a_model_whose_padding_is_0_warns_of_nothing(tmp_path, caplog):
+    """transformers' models of spans are called once to see what they return."""
+    write_model(tmp_path / "deberta", "deberta-v2")
+    transformers.utils.logging.warning_once.cache_clear()
+    transformers.utils.logging.enable_propagation()
+    try:
+        load_token_model(str(tmp_path / "deberta"), TOKEN_TASKS["squad"], FinetuneSettings())
+    finally:
+        transformers.utils.logging.disable_propagation()
+    assert not caplog.records
