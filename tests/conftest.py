@@ -23,11 +23,15 @@ from electrakit.train.signals import SIGNALS
 # Before torch is loaded: two threads that wait for each other on busy cores take ten times longer.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell that starts us in the background has Ctrl-C ignored, and nohup SIGHUP: every process we start would inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+def ignore_no_signal() -> None:
+    """A shell that starts us in the background has Ctrl-C ignored, nohup SIGHUP, a queue maybe others; what we start inherits it."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+ignore_no_signal()
 
 # By default Python looks for garbage after every 700 new objects: a fifth of the time in which the tests are imported.
 gc.set_threshold(50_000, 20, 20)
@@ -83,11 +87,9 @@ def _fresh_compiler() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
-    """A command that runs in the test's process handles signals until the process ends. Under nohup it would leave SIGHUP ignored."""
+    """A command that runs in the test's process handles signals until the process ends, and pretrain, at its end, ignores them."""
+    ignore_no_signal()  # also where a fixture of a module ran it
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number, handler in before.items():
-        if handler is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 
 from electrakit.common.errors import UserError
-from electrakit.data.manifest import DTYPES, check_hash, files_of_split, read_manifest
+from electrakit.data.manifest import DTYPES, PREPARE_AGAIN, check_hash, files_of_split, read_manifest
 from electrakit.data.row_file import RowFile, allow_open_files
 
 ORDER = 1  # of `permute`: raise it with any change of the order, so that old runs refuse to resume instead of drifting
@@ -64,7 +64,12 @@ class Batches:
         for row in self.row_numbers(step).tolist():
             file = bisect_right(self.first_rows, row) - 1
             rows.append(self._row_files[file].rows(row - self.first_rows[file]))
-        return self._as_ids(rows).astype(np.int64)
+        ids = self._as_ids(rows)
+        # Overwritten while it was read. In a network it would be an index error, which on a GPU ends the process.
+        if ids.max(initial=0) >= self.vocab_size:
+            change = self.find_change() or f"{self.folder} has ids beyond its {self.vocab_size:,} tokens"
+            raise UserError(f"{change}: {PREPARE_AGAIN}")
+        return ids.astype(np.int64)
 
     def open(self) -> None:
         """Compare the hashes and open the files; the first read does it too."""

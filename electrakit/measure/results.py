@@ -115,7 +115,11 @@ def require_measures(path: Path | None) -> list[NetworkMeasures]:
     if path is None or not os.path.lexists(path):
         return []
     try:
-        return measures_from_json(json.loads(path.read_text(encoding="utf-8")))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        measures = measures_from_json(content)
+        if others := sorted(content.keys() - {"networks"}):  # it would be lost
+            raise ValueError(f"it has {others[0]!r}, too")
+        return measures
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is not what electra measure wrote ({error}); move it away, or name another --out"

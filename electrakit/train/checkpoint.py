@@ -48,9 +48,14 @@ class Checkpoints:
         self.damaged: set[int] = set()  # found by `newest`
 
     def save(
-        self, progress: Progress, objective: nn.Module, optimizer: RunOptimizer, tokenizer: Path, group: ProcessGroup
+        self,
+        progress: Progress,
+        objective: nn.Module,
+        optimizer: RunOptimizer,
+        tokenizer: dict[str, bytes],
+        group: ProcessGroup,
     ) -> Path:
-        """Every rank calls this, rank 0 writes."""
+        """Every rank calls this, rank 0 writes. tokenizer: its files, by name."""
         weights, averages = gathered(state_once(objective), group), gathered(optimizer.state(), group)
         path = self.path(progress.step)
         there = {*progress.milestones, *self.milestones.intersection([*self.steps(), progress.step])}
@@ -282,7 +287,7 @@ def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Path, tokenizer: Path) -> None:
+def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Path, tokenizer: dict[str, bytes]) -> None:
     """Write a folder for `from_pretrained`, if transformers has such a network. Other modules are in model.safetensors only."""
     from transformers.utils import logging
 
@@ -301,4 +306,5 @@ def write_transformers(network: nn.Module, state: dict[str, Tensor], folder: Pat
         inner.save_pretrained(folder, state_dict=without_prefix(state, "model."))
     else:
         return
-    shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+    for name, content in tokenizer.items():
+        (folder / name).write_bytes(content)

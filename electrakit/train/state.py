@@ -51,7 +51,10 @@ class TrainState:
         assert config.data is not None and config.run is not None
         self.path, self.group, self.on_checkpoint = config.run, group, on_checkpoint
         shards, is_custom = config.data, objective is not None
-        self.tokenizer = shards / SHARDS_TOKENIZER
+        # Its files as they are now, by name: the shards may be removed, or made anew, while the run trains.
+        self.tokenizer = {
+            path.name: path.read_bytes() for path in (shards / SHARDS_TOKENIZER).glob("*") if path.is_file()
+        }
         self.data = data = initial_weights.describe_data(shards)
         notices = initial_weights.check_tokenizer(shards, data)
         self.checkpoints = Checkpoints(self.path, config.keep_last, config.milestones)

@@ -33,7 +33,8 @@ def write_shards(folder: Path, dtype: str = "uint16", first_id: int = 100, **row
             (folder / name).write_bytes(data)
             files.append({"name": name, "rows": end - first, "xxh3_128": xxhash.xxh3_128_hexdigest(data)})
         splits[split] = {"rows": sum(counts), "files": files}
-    manifest = {"format": 1, "length": LENGTH, "dtype": dtype, "vocab_size": 8000, "special_ids": SPECIAL}
+    vocab_size = 8000 if dtype == "uint16" else 2**32
+    manifest = {"format": 1, "length": LENGTH, "dtype": dtype, "vocab_size": vocab_size, "special_ids": SPECIAL}
     (folder / "manifest.json").write_text(json.dumps({**manifest, "splits": splits}))
     return folder
 

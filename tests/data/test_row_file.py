@@ -50,6 +50,15 @@ def test_other_bytes_in_place_are_noticed_whatever_the_times_say(batches, path):
     assert batches.find_change() == f"{path} has other content than its manifest says"
 
 
+def test_ids_beyond_the_vocabulary_never_reach_a_network(batches, path):
+    with path.open("r+b") as file:
+        file.write(b"\xff\xff" * 8)
+    with pytest.raises(
+        UserError, match=r"train-00001.bin has other content than its manifest says: copy the folder again"
+    ):
+        batches(0)
+
+
 def test_new_times_alone_are_no_change_and_a_file_in_its_place_is_not_read(batches, path):
     assert batches.find_change() is None
     path.touch()
@@ -82,6 +91,9 @@ def test_many_shards_raise_the_limit_of_open_files():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.promise(
+    "Training", "shards overwritten or cut off while training", "no checkpoint of other rows, one line"
+)
 @pytest.mark.parametrize("split", ["train", "valid"])
 @pytest.mark.parametrize("how", ["overwritten", "cut off"])
 def test_a_run_does_not_save_what_it_learned_from_changed_shards(tiny, tmp_path, split, how):
@@ -96,3 +108,20 @@ def test_a_run_does_not_save_what_it_learned_from_changed_shards(tiny, tmp_path,
     with pytest.raises(UserError, match=r"while training\. The last checkpoint is from before that|was cut off while"):
         pretrain(config, on_checkpoint=change)
     assert layout.checkpoint_steps(config.run) == [5]
+
+
+@pytest.mark.promise("Training", "shards removed or made anew while training", "the same rows and tokenizer to the end")
+def test_shards_that_are_made_anew_while_a_run_trains_leave_it_its_rows_and_its_tokenizer(tiny, tmp_path):
+    config = tiny(valid_every=100, save_every=5)
+    before = {path.name: path.read_bytes() for path in (config.data / "tokenizer").iterdir()}
+    shards = shutil.copytree(config.data, tmp_path / "shards")
+
+    def make_anew(_: Path) -> None:
+        shutil.rmtree(shards)
+        (shards / "tokenizer").mkdir(parents=True)
+        (shards / "tokenizer" / "vocab.txt").write_text("of another corpus")
+
+    run = pretrain(config.changed(data=shards), on_checkpoint=make_anew)
+    assert run.is_complete
+    for network in ("discriminator", "generator"):
+        assert {name: (run.checkpoint / network / name).read_bytes() for name in before} == before

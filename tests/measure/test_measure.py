@@ -21,7 +21,7 @@ from electrakit.measure.corruptions import auc, corruption_scores, spaced
 from electrakit.measure.measure import find_place
 from electrakit.measure.minimal_pairs import minimal_pairs, parse_pair, read_pairs, sentence_scores
 from electrakit.measure.open import open_networks
-from electrakit.measure.results import measures_from_json, measures_notes, measures_table
+from electrakit.measure.results import measures_from_json, measures_notes, measures_table, merge_into_file
 from tests.helpers.command_line import electra
 from tests.helpers.slow_scores import SENTENCES, slow_score
 from tests.helpers.tiny_pairs import VOCABULARY, write_discriminator, write_generator, write_pair
@@ -317,6 +317,14 @@ def test_a_run_is_measured_and_its_file_keeps_earlier_steps(tiny, blimp, tables,
     assert "Yardsticks" not in report([moved], out=tmp_path / "report.html", png=False).read_text()
     with pytest.raises(UserError, match=r"measure\.json is not what electra measure wrote"):
         measure(moved, rows=4)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"networks": [1]}', '{"networks": [], "notes": "theirs"}'])
+def test_a_file_with_anything_else_is_refused_and_stays(tmp_path, content):
+    (tmp_path / "measure.json").write_text(content)
+    with pytest.raises(UserError, match=r"measure\.json is not what electra measure wrote"):
+        merge_into_file(tmp_path / "measure.json", [], is_of_run=False)
+    assert (tmp_path / "measure.json").read_text() == content
 
 
 def test_an_exported_folder_is_not_changed_and_out_takes_all(tmp_path, blimp):
