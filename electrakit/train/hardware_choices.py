@@ -38,6 +38,7 @@ PEAK_FLOPS = {  # of matrix products in bf16, by a part of the GPU's name (maker
 # Compiling takes minutes, which only runs that are about this long win back.
 MIN_STEPS_TO_COMPILE, MIN_SECONDS_TO_COMPILE = 5_000, 1_800
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
+ONEDNN_SHAPES = "128"  # a step has about 40
 
 
 def choose_precision_and_compiler(
@@ -132,7 +133,12 @@ def set_threads() -> None:
 
 
 def keep_memory() -> None:
-    """Keep freed memory in the process: otherwise every step requests tens of thousands of pages again."""
+    """Keep freed memory in the process: otherwise every step requests tens of thousands of pages again.
+
+    oneDNN, which computes bf16 products, keeps compiled code for its last 1,024 shapes, half a megabyte each. Packed rows give new
+    shapes at every step, so most of it is never used again.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", ONEDNN_SHAPES)  # read at the first product
     with contextlib.suppress(OSError, AttributeError):  # there is glibc only on Linux
         library = ctypes.CDLL("libc.so.6")
         library.mallopt(M_MMAP_MAX, 0)

@@ -120,6 +120,34 @@ before = kept(); give_back_memory(); print(before - kept())
     assert given > 300_000  # of 400,000 kB
 
 
+@pytest.mark.long
+@pytest.mark.skipif(not hardware_choices.has_bf16(CPU.device), reason="fp32 products are not oneDNN's")
+def test_products_of_ever_new_shapes_take_little_memory():
+    """As those of packed rows are, whose number of tokens changes at every step."""
+    code = """
+import torch
+from electrakit.train.hardware_choices import keep_memory
+{call}
+weight = torch.ones(128, 128, dtype=torch.bfloat16)
+def kept():
+    return int(open("/proc/self/statm").read().split()[1]) * 4
+torch.ones(3000, 128, dtype=torch.bfloat16) @ weight
+before = kept()
+for rows in range(1000, 2500): torch.ones(rows, 128, dtype=torch.bfloat16) @ weight
+print(kept() - before)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ONEDNN")}
+    found = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code.format(call=call)], capture_output=True, check=True, env=environment
+            ).stdout
+        )
+        for call in ("", "keep_memory()")
+    ]
+    assert found[0] - found[1] > 200_000  # of about 1,000,000 kB
+
+
 def test_a_run_that_was_started_keeps_its_precision(tiny, monkeypatch):
     run = ek.pretrain(tiny(steps=1, precision="fp32"))
     monkeypatch.setattr(hardware_choices, "cpu_flags", lambda: {"avx512_bf16"})
