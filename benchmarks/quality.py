@@ -45,7 +45,7 @@ from electrakit.data.corruptions import WAYS
 from electrakit.finetune.read_glue import read_split, require_file
 from electrakit.finetune.tasks import TASKS
 from electrakit.measure.minimal_pairs import read_pairs
-from electrakit.model.auto import ADAM_SHARE, DISC_WEIGHT, LADDER, TEMPERATURES
+from electrakit.model.auto import ADAM_SHARE, GENERATOR_DEPTH, LADDER, OBJECTIVE
 
 MASKED_LM: dict[str, Any] = {"objective": {"kind": "mlm"}, "generator": None}
 # How `auto` starts and optimises a body of this size; the masked LM gets the same.
@@ -54,14 +54,13 @@ START: dict[str, Any] = {
     "init_attention": "neighbours",
     "optim": {"lr": LADDER[0].lr, "adam_lr": LADDER[0].lr * ADAM_SHARE},
 }
-FLATTENED = {
-    "temperature": TEMPERATURES[0],
-    "final_temperature": TEMPERATURES[1],
-    "flatten_to": "frequency",
-    "disc_weight": DISC_WEIGHT,
+AUTO: dict[str, Any] = {
+    "share": "layers",
+    "generator": {"num_layers": round(LADDER[0].num_layers * GENERATOR_DEPTH)},
+    "objective": {field.name: getattr(OBJECTIVE, field.name) for field in fields(OBJECTIVE)},
 }
 RECIPES = {
-    "auto": Recipe("modern_mini", {**START, "share": "layers", "objective": FLATTENED}),
+    "auto": Recipe("modern_mini", {**START, **AUTO}),
     "masked_lm": Recipe("modern_mini", {**START, **MASKED_LM}),
     "modern_mini": Recipe("modern_mini", {"objective": {"temperature": 2}}),
     "mini": Recipe("mini"),

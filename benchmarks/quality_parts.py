@@ -32,6 +32,7 @@ from electrakit.model.build import transformers_model
 from electrakit.model.counts import useful_flops
 from electrakit.runs import layout
 from electrakit.train.distributed import join_process_group
+from electrakit.train.hardware_choices import has_bf16
 from electrakit.train.loop import advance, train_step
 from electrakit.train.state import TrainState
 from electrakit.train.word_vectors import WINDOW, word_vectors
@@ -195,6 +196,7 @@ def run_trainer(model: Any, config: PretrainConfig, clock: Clock) -> None:
         logging_steps=config.log_every,
         report_to=[],
         use_cpu=True,
+        bf16=has_bf16(torch.device("cpu")),
         disable_tqdm=True,
     )
     with quiet_transformers():

@@ -36,7 +36,10 @@ LADDER = (
     Size(12, 768, 1e-3),
 )
 TOKENS_PER_PARAMETER = 20  # the largest body that sees so many for each parameter of its layers is taken
-GENERATOR_DEPTH = 1 / 2  # of the discriminator's layers
+GENERATOR_DEPTH = 1 / 3  # of the discriminator's layers
+MASK_PROB = (
+    0.25  # the paper's for large; a step with the shallower generator takes as long as one with half the layers at .15
+)
 ADAM_SHARE = 1 / 10  # of Muon's rate
 WARMUP_SHARE = 0.1  # of the steps
 SMALLEST_BATCH, LARGEST_BATCH = 16 * 128, 256 * 128  # tokens
@@ -44,6 +47,13 @@ SMALLEST_BATCH_SUITS = 1.25e6  # tokens of a run; from there the batch grows wit
 MANY_EPOCHS, DROPOUT = 4, 0.1  # a text that is seen so often is learned by heart without dropout
 TEMPERATURES = 4.0, 2.0  # at the start and at the end, flattened to the frequencies of words
 DISC_WEIGHT = 10.0  # of detection: the generator's layers are the discriminator's, and must learn from both
+OBJECTIVE = ObjectiveConfig(
+    mask_prob=MASK_PROB,
+    temperature=TEMPERATURES[0],
+    final_temperature=TEMPERATURES[1],
+    flatten_to="frequency",
+    disc_weight=DISC_WEIGHT,
+)
 # Of the speed of large matrix products. On a CPU, steps alone reach .6; a GPU was not measured.
 USEFUL_SHARE = {"cpu": 0.5, "cuda": 0.25}
 MEASURED_FLOPS = 1.5e14  # the half-hour run of modern_mini, 2,900 steps: above, the rules extrapolate
@@ -103,12 +113,7 @@ def choose(
         length=length,
         steps=steps,
         batch_size=batch_size,
-        objective=ObjectiveConfig(
-            temperature=TEMPERATURES[0],
-            final_temperature=TEMPERATURES[1],
-            flatten_to="frequency",
-            disc_weight=DISC_WEIGHT,
-        ),
+        objective=OBJECTIVE,
         share="layers",
         optim=optim,
         init_embeddings="counts",
@@ -125,9 +130,9 @@ def choose(
         f"tokens: {format_number(run_tokens)} in {steps:,} steps, {epochs_text(num_tokens, epochs)}",
         f"batch: {batch_size:,} rows of {length:,} tokens; {why_batch}",
         f"rates: Muon {optim.lr:g}, AdamW {optim.adam_lr:g}, for a width of {size.hidden_size}; {optim.warmup_steps:,} steps of warm-up",
-        "networks: the generator is the discriminator's lower half; word vectors start from counts of the corpus, and the "
+        "networks: the generator is the discriminator's lower third; word vectors start from counts of the corpus, and the "
         "first attention heads at neighbouring tokens",
-        f"replacements: sampled at temperature {TEMPERATURES[0]:g}, falling to {TEMPERATURES[1]:g}, which flattens to words by "
+        f"replacements: of {100 * MASK_PROB:g}% of the tokens, sampled at temperature {TEMPERATURES[0]:g}, falling to {TEMPERATURES[1]:g}, which flattens to words by "
         "their frequency",
         "expect: docs/recipes.md has what was measured; the rules are provisional",
     )
@@ -151,7 +156,7 @@ def pair(size: Size, vocab_size: int, length: int, dropout: float = 0.0) -> dict
 
 def tokens_in(flops: float, size: Size, vocab_size: int, length: int) -> float:
     """How many a body sees for these FLOPs."""
-    config = PretrainConfig(**pair(size, vocab_size, length), length=length)
+    config = PretrainConfig(**pair(size, vocab_size, length), length=length, objective=OBJECTIVE)
     return flops / useful_flops(config) * length
 
 
