@@ -298,9 +298,9 @@ def remove_whole(folder: Path, kind: str) -> None:
         if not foreign:
             shutil.rmtree(folder, ignore_errors=True)
             return
-        for name in marker["files"]:
-            if name not in foreign:
-                (folder / name).unlink(missing_ok=True)
+        for name in files_of(folder):  # not the names in the marker, which may be anywhere
+            if name not in foreign and name != MARKER:
+                (folder / name).unlink()
         (folder / MARKER).unlink()
     except (OSError, UserError):
         return  # to keep too much loses nothing

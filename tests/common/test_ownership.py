@@ -200,6 +200,20 @@ def test_only_what_is_ours_is_removed(tmp_path):
     assert [path.name for path in (tmp_path / "noted").rglob("*") if path.is_file()] == ["notes"]
 
 
+def test_a_marker_that_names_files_elsewhere_removes_none_of_them(tmp_path):
+    """A downloaded folder may hold any marker."""
+    folder, precious = tmp_path / "results" / "seed_1", tmp_path / "precious"
+    write_whole(folder)
+    marker = json.loads((folder / MARKER).read_text())
+    for path in (precious, folder / "notes"):
+        path.write_text("theirs")
+    marker["files"] |= {"../../precious": "0", str(precious): "0"}
+    (folder / MARKER).write_text(json.dumps(marker))
+    remove_whole(folder, "model")
+    assert precious.read_text() == "theirs"
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["notes"]
+
+
 def test_files_are_set_aside_under_the_next_free_name(tmp_path):
     path = tmp_path / "metrics.jsonl"
     for number in (1, 2):
