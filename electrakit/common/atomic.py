@@ -77,9 +77,9 @@ def _clean(place: Path, unfinished: Path, replaced: Path) -> None:
 
 def put_folder(folder: Path, place: Path, replaced: Path) -> None:
     """Move a finished folder to its place, and the one that was there to `replaced`."""
-    allow_reading(folder)
     for path in (*folder.rglob("*"), folder):
-        sync(path)
+        if not path.is_symlink() and (path.is_file() or path.is_dir()):
+            sync(path)
     if place.exists():
         move_folder(place, replaced)
     move_folder(folder, place)
@@ -87,7 +87,7 @@ def put_folder(folder: Path, place: Path, replaced: Path) -> None:
 
 
 def allow_reading(folder: Path) -> None:
-    """safetensors writes files that only their owner may read; give them the rights of any other new file."""
+    """safetensors writes files that only their owner may read; give them the rights of any other new file. All of them are ours."""
     umask = os.umask(0o077)
     os.umask(umask)
     for path in folder.rglob("*.safetensors"):

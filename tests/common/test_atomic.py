@@ -64,13 +64,6 @@ def test_what_was_there_stays_until_the_new_one_is_whole(out):
     assert names_in(out.parent) == ["mine"]
 
 
-def test_weights_may_be_read_by_whoever_may_read_other_files(out):
-    with atomic_folder(out) as folder:
-        save_file({"a": torch.zeros(1)}, folder / "model.safetensors")
-        (folder / "config.json").write_text("{}")
-    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
-
-
 @pytest.mark.promise("Environment", "SIGKILL while a folder is replaced", "the old or the new one, whole")
 def test_what_a_kill_left_is_put_back_or_removed(out):
     out.rename(out.with_name(".mine.replaced"))  # between two renames

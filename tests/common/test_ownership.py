@@ -1,10 +1,14 @@
 """Which folders and files are ours."""
 
 import json
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from electrakit.common.errors import UserError
 from electrakit.common.ownership import (
@@ -148,6 +152,31 @@ def test_a_whole_folder_is_replaced_and_what_is_not_ours_is_carried_over(tmp_pat
     assert (out / "card").read_text() == "newer" and (out / "card.1").read_text() == "changed"
     assert (out / "inside" / "notes").read_text() == "theirs" and (out / "link").is_symlink()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_weights_may_be_read_by_whoever_may_read_other_files(tmp_path):
+    out = tmp_path / "out"
+    with whole_folder(out, "model") as folder:
+        save_file({"a": torch.zeros(1)}, folder / "model.safetensors")
+        (folder / "config.json").write_text("{}")
+    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
+
+
+def test_links_and_pipes_of_others_are_carried_over_and_neither_opened_nor_changed(tmp_path):
+    out, private = tmp_path / "out", tmp_path / "private.safetensors"
+    write_whole(out)
+    private.write_text("theirs")
+    private.chmod(0o600)
+    (out / "link.safetensors").symlink_to(private)
+    (out / "own.safetensors").hardlink_to(private)
+    (out / "dangling").symlink_to("nothing")
+    (out / "card").unlink()
+    for name in ("pipe", "card"):
+        os.mkfifo(out / name)
+    write_whole(out, "new", overwrite=True)
+    assert (out / "card").read_text() == "new" and (out / "pipe").is_fifo() and (out / "card.1").is_fifo()
+    assert (out / "link.safetensors").readlink() == private and (out / "dangling").readlink() == Path("nothing")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600 and private.samefile(out / "own.safetensors")
 
 
 def test_a_file_of_others_that_comes_while_we_write_is_kept(tmp_path):
