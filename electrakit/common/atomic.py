@@ -53,8 +53,9 @@ def atomic_folder(out: Path) -> Iterator[Path]:
                 folder.mkdir()
                 yield folder
                 put_folder(folder, place, replaced)
+                remove_folder(replaced)
             finally:
-                _clean(place, unfinished, replaced)
+                _put_back(place, replaced)
                 shutil.rmtree(unfinished, ignore_errors=True)
     except SafetensorError as error:  # how it reports a full disk
         raise UserError(f"cannot write {out}: {error}; make room and start the same command again") from None
@@ -66,13 +67,23 @@ def hidden_names(place: Path) -> tuple[Path, Path]:
 
 
 def _clean(place: Path, unfinished: Path, replaced: Path) -> None:
-    """Remove leftovers; the old content goes back if a kill came between the two renames of `put_folder`."""
+    """Remove what a kill left. What may be the user's is set aside."""
+    from electrakit.common.ownership import foreign_files, set_aside
+
+    _put_back(place, replaced)
+    remove_folder(unfinished / "folder")
+    if replaced.is_dir() and foreign_files(replaced):
+        set_aside(replaced)
+    else:
+        remove_folder(replaced)
+
+
+def _put_back(place: Path, replaced: Path) -> None:
+    """The old content is in its place again if `put_folder` was stopped between its two moves."""
     for target in (place, replaced):
         finish_move(target)
     if replaced.exists() and not place.exists():
         move_folder(replaced, place)
-    for leftover in (unfinished / "folder", replaced):
-        remove_folder(leftover)
 
 
 def put_folder(folder: Path, place: Path, replaced: Path) -> None:

@@ -218,6 +218,19 @@ def test_what_a_kill_left_under_the_hidden_names_is_cleaned_up(tmp_path):
     assert (out / "card").read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_files_of_others_in_an_older_output_under_a_hidden_name_are_kept(tmp_path):
+    out = tmp_path / "out"
+    for name in ("out", ".out.replaced"):  # a kill came when the new one was in its place
+        write_whole(tmp_path / name)
+    write_whole(out, "new", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    write_whole(tmp_path / ".out.replaced")
+    (tmp_path / ".out.replaced" / "notes").write_text("theirs")
+    write_whole(out, "newer", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.1.replaced", "out"]
+    assert (tmp_path / ".out.1.replaced" / "notes").read_text() == "theirs"
+
+
 def test_only_what_is_ours_is_removed(tmp_path):
     for name in ("plain", "noted", "foreign"):
         write_whole(tmp_path / name)
