@@ -13,23 +13,18 @@ from electrakit.common.sync import sync
 from electrakit.common.temporary import temporary_file
 
 
-def atomic_write(path: Path, content: bytes, scratch: Path | None = None, *, is_shared: bool = False) -> None:
-    """Write a file. It grows in the folder `scratch`, which is ours, or beside its place under a hidden name.
-
-    is_shared: other processes may write the same file at the same time. Otherwise the hidden name is the same, so that the next
-    write takes away what a kill has left.
-    """
+def atomic_write(path: Path, content: bytes, scratch: Path | None = None) -> None:
+    """Write a file. It grows in the folder `scratch`, which is ours, or beside its place under a hidden name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    process = f".{os.getpid()}" if is_shared else ""
-    beside = path.with_name(f".{path.name}{process}.tmp")
-    temporary = scratch / f"{path.name}.tmp" if scratch else temporary_file(beside, content)
-    try:
-        temporary.write_bytes(content)
-        sync(temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    beside = temporary_file(path.with_name(f".{path.name}.tmp"), content)
+    with contextlib.nullcontext(scratch / f"{path.name}.tmp") if scratch else beside as temporary:
+        try:
+            temporary.write_bytes(content)
+            sync(temporary)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     sync(path.parent)
 
 

@@ -150,10 +150,10 @@ def read_journal(path: Path, target: str) -> dict[str, Any] | None:
 
 def write_journal(path: Path, entry: dict[str, Any]) -> None:
     content = json.dumps(entry).encode()
-    temporary = temporary_file(path.with_name(f"{path.name}.tmp"), content)
-    temporary.write_bytes(content)
-    sync(temporary)
-    temporary.replace(path)
+    with temporary_file(path.with_name(f"{path.name}.tmp"), content) as temporary:
+        temporary.write_bytes(content)
+        sync(temporary)
+        temporary.replace(path)
 
 
 def remove_folder(path: Path) -> bool:

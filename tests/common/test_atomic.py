@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 import electrakit as ek
 from electrakit.common.atomic import atomic_folder, atomic_write
+from electrakit.common.temporary import temporary_file
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -38,6 +39,20 @@ def test_what_a_kill_left_of_a_file_is_taken_away_by_the_next_write(tmp_path):
     assert path.read_bytes() == b"old" and len(names_in(tmp_path)) == 2
     atomic_write(path, b"new")
     assert bytes_of(tmp_path) == {"file": b"new"}
+
+
+@pytest.mark.parametrize("written", [b"", b"ne", b"new"])
+@pytest.mark.parametrize("content", ["new", "newer"])
+def test_a_file_that_another_process_writes_has_another_hidden_name(tmp_path, written, content):
+    """Whatever is in it so far, also if these bytes are the first of our content."""
+    code = "import sys; from pathlib import Path; from electrakit.common.atomic import atomic_write\n"
+    code += "atomic_write(Path(sys.argv[1]), sys.argv[2].encode())"
+    path = tmp_path / "file"
+    with temporary_file(tmp_path / ".file.tmp", b"new") as temporary:
+        temporary.write_bytes(written)
+        subprocess.run([sys.executable, "-c", code, str(path), content], check=True)
+        assert path.read_text() == content and temporary.read_bytes() == written
+    assert names_in(tmp_path) == [".file.tmp", "file"]
 
 
 @pytest.mark.promise("Files of others", "files under the hidden names of a file that is written", "kept")
