@@ -13,23 +13,18 @@ from electrakit.common.sync import sync
 from electrakit.common.temporary import temporary_file
 
 
-def atomic_write(path: Path, content: bytes, scratch: Path | None = None, *, is_shared: bool = False) -> None:
-    """Write a file. It grows in the folder `scratch`, which is ours, or beside its place under a hidden name.
-
-    is_shared: other processes may write the same file at the same time. Otherwise the hidden name is the same, so that the next
-    write takes away what a kill has left.
-    """
+def atomic_write(path: Path, content: bytes, scratch: Path | None = None) -> None:
+    """Write a file. It grows in the folder `scratch`, which is ours, or beside its place under a hidden name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    process = f".{os.getpid()}" if is_shared else ""
-    beside = path.with_name(f".{path.name}{process}.tmp")
-    temporary = scratch / f"{path.name}.tmp" if scratch else temporary_file(beside, content)
-    try:
-        temporary.write_bytes(content)
-        sync(temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    beside = temporary_file(path.with_name(f".{path.name}.tmp"), content)
+    with contextlib.nullcontext(scratch / f"{path.name}.tmp") if scratch else beside as temporary:
+        try:
+            temporary.write_bytes(content)
+            sync(temporary)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     sync(path.parent)
 
 
@@ -53,8 +48,9 @@ def atomic_folder(out: Path) -> Iterator[Path]:
                 folder.mkdir()
                 yield folder
                 put_folder(folder, place, replaced)
+                remove_folder(replaced)
             finally:
-                _clean(place, unfinished, replaced)
+                _put_back(place, replaced)
                 shutil.rmtree(unfinished, ignore_errors=True)
     except SafetensorError as error:  # how it reports a full disk
         raise UserError(f"cannot write {out}: {error}; make room and start the same command again") from None
@@ -66,20 +62,30 @@ def hidden_names(place: Path) -> tuple[Path, Path]:
 
 
 def _clean(place: Path, unfinished: Path, replaced: Path) -> None:
-    """Remove leftovers; the old content goes back if a kill came between the two renames of `put_folder`."""
+    """Remove what a kill left. What may be the user's is set aside."""
+    from electrakit.common.ownership import foreign_files, set_aside
+
+    _put_back(place, replaced)
+    remove_folder(unfinished / "folder")
+    if replaced.is_dir() and foreign_files(replaced):
+        set_aside(replaced)
+    else:
+        remove_folder(replaced)
+
+
+def _put_back(place: Path, replaced: Path) -> None:
+    """The old content is in its place again if `put_folder` was stopped between its two moves."""
     for target in (place, replaced):
         finish_move(target)
     if replaced.exists() and not place.exists():
         move_folder(replaced, place)
-    for leftover in (unfinished / "folder", replaced):
-        remove_folder(leftover)
 
 
 def put_folder(folder: Path, place: Path, replaced: Path) -> None:
     """Move a finished folder to its place, and the one that was there to `replaced`."""
-    allow_reading(folder)
     for path in (*folder.rglob("*"), folder):
-        sync(path)
+        if not path.is_symlink() and (path.is_file() or path.is_dir()):
+            sync(path)
     if place.exists():
         move_folder(place, replaced)
     move_folder(folder, place)
@@ -87,7 +93,7 @@ def put_folder(folder: Path, place: Path, replaced: Path) -> None:
 
 
 def allow_reading(folder: Path) -> None:
-    """safetensors writes files that only their owner may read; give them the rights of any other new file."""
+    """safetensors writes files that only their owner may read; give them the rights of any other new file. All of them are ours."""
     umask = os.umask(0o077)
     os.umask(umask)
     for path in folder.rglob("*.safetensors"):

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-FOLDER_ERRORS = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+PATH_ERRORS = {
+    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
+    *(errno.ENOENT, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
 }
 RESOURCE_ERRORS = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
 OS_ERROR_OF_RUST = re.compile(r"\(os error ([0-9]+)\)")
@@ -57,10 +58,13 @@ def of_system(error: Exception) -> Exception:
 
 
 @contextlib.contextmanager
-def explain_write_errors(out: Path, remedy: str = "use fewer --workers") -> Iterator[None]:
+def explain_write_errors(
+    out: Path, remedy: str = "use fewer --workers", *, runs_users_code: bool = False
+) -> Iterator[None]:
     """While `out` is written: turn a full disk, a read-only folder and the like into a UserError.
 
     remedy: what to do when there are too many processes or open files.
+    runs_users_code: a file elsewhere that is missing or may not be opened is a bug of that code.
     """
     try:
         yield
@@ -70,10 +74,18 @@ def explain_write_errors(out: Path, remedy: str = "use fewer --workers") -> Iter
         problem = of_system(error)
         if not isinstance(problem, OSError):
             raise
-        if problem.errno in FOLDER_ERRORS:
+        if runs_users_code and problem.errno in PATH_ERRORS and not is_about(problem, out):
+            raise
+        if problem.errno in DISK_ERRORS | PATH_ERRORS:
             what, way_out = f"cannot write {problem.filename or out}: {problem.strerror}", "fix that and start"
         elif problem.errno in RESOURCE_ERRORS:
             what, way_out = f"stopped by the system: {problem.strerror}", f"{remedy} and start"
         else:
             what, way_out = f"stopped by the system: {problem}", "fix that and start"
         raise UserError(f"{what}; {way_out} the same command again") from None
+
+
+def is_about(error: OSError, folder: Path) -> bool:
+    """Whether the file of an error is in this folder, as far as it says."""
+    name = error.filename
+    return not isinstance(name, str | bytes) or Path(os.fsdecode(name)).resolve().is_relative_to(folder.resolve())

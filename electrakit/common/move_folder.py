@@ -41,6 +41,7 @@ def move_folder(source: Path, target: Path) -> None:
 
 def copy_and_remove(source: Path, target: Path) -> None:
     journal = journal_of(target)
+    assert is_moved_to(os.path.relpath(source, target.parent), target.name), (source, target)
     for path in (target, journal):
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
@@ -92,18 +93,31 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
 def finish_move(target: Path) -> None:
     """Remove the source of a copy that is whole, and what is there of one that was interrupted."""
     journal = journal_of(target)
-    entry = read_journal(journal)
+    entry = read_journal(journal, target.name)
     if entry is None:
         return
-    source = journal.parent / entry["source"]
+    folder = target.parent.resolve()
+    source, target = folder / entry["source"], folder / target.name
     whole, done = (target, source) if entry["is_copied"] else (source, target)
     for name in entry["files"]:
-        if is_part_of(done / name, whole / name):
+        if is_inside(done / name, done) and is_part_of(done / name, whole / name):
             (done / name).unlink()
     for name in [*reversed(entry["folders"]), ""]:
-        with contextlib.suppress(OSError):  # it is gone, or has something that is not ours
-            (done / name).rmdir()
+        if is_inside(done / name, done):
+            with contextlib.suppress(OSError):  # it is gone, or has something that is not ours
+                (done / name).rmdir()
     journal.unlink(missing_ok=True)
+
+
+def is_moved_to(source: str, target: str) -> bool:
+    """Whether we move a folder from this name beside the target: a downloaded journal may have any."""
+    hidden = (f".{target}", f".{target}.replaced", f".{target}.unfinished/folder")
+    return source in hidden or target == f".{source}.replaced"
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path leads into a folder, without links and `..` on the way."""
+    return path.is_relative_to(folder) and path.parent.resolve() == path.parent
 
 
 def is_part_of(copy: Path, whole: Path) -> bool:
@@ -123,22 +137,23 @@ def journal_of(target: Path) -> Path:
     return target.with_name(f".{target.name.removeprefix('.')}{JOURNAL_SUFFIX}")
 
 
-def read_journal(path: Path) -> dict[str, Any] | None:
+def read_journal(path: Path, target: str) -> dict[str, Any] | None:
     """What we wrote there; None if nothing is there, or something else."""
     try:
         entry = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    is_ours = isinstance(entry, dict) and entry.keys() == {"source", "files", "folders", "is_copied"}
-    return entry if is_ours else None
+    if not isinstance(entry, dict) or entry.keys() != {"source", "files", "folders", "is_copied"}:
+        return None
+    return entry if is_moved_to(entry["source"], target) else None
 
 
 def write_journal(path: Path, entry: dict[str, Any]) -> None:
     content = json.dumps(entry).encode()
-    temporary = temporary_file(path.with_name(f"{path.name}.tmp"), content)
-    temporary.write_bytes(content)
-    sync(temporary)
-    temporary.replace(path)
+    with temporary_file(path.with_name(f"{path.name}.tmp"), content) as temporary:
+        temporary.write_bytes(content)
+        sync(temporary)
+        temporary.replace(path)
 
 
 def remove_folder(path: Path) -> bool:

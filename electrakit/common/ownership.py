@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from electrakit import __version__
-from electrakit.common.atomic import atomic_folder, atomic_write, hidden_names
+from electrakit.common.atomic import allow_reading, atomic_folder, atomic_write, hidden_names
 from electrakit.common.errors import UserError
 from electrakit.common.hashing import hash_file
 from electrakit.common.json_files import write_json
@@ -201,6 +201,7 @@ def whole_folder(
     _require_hidden_ours(out, kind, flag, is_older)
     with atomic_folder(out) as folder:
         yield folder
+        allow_reading(folder)
         if not (folder / MARKER).exists():
             mark_whole(folder, kind)
         # Again: the work may have taken minutes.
@@ -255,7 +256,7 @@ def foreign_files(folder: Path) -> dict[str, str]:
             continue
         if name not in hashes:
             found[name] = "was not written by us"
-        elif (folder / name).is_symlink() or hashes[name] != hash_file(folder / name):
+        elif not is_regular(folder / name) or hashes[name] != hash_file(folder / name):
             found[name] = "was changed by hand"
     return found
 
@@ -264,6 +265,11 @@ def files_of(folder: Path) -> list[str]:
     """All files, and links to anything."""
     paths = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return [path.relative_to(folder).as_posix() for path in paths]
+
+
+def is_regular(path: Path) -> bool:
+    """Whether it is a file: no link, nor a pipe, which has no end."""
+    return path.is_file() and not path.is_symlink()
 
 
 def _carry_over(old: Path, new: Path) -> None:
@@ -285,7 +291,7 @@ def _carry_over(old: Path, new: Path) -> None:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    return one.is_file() and other.is_file() and not one.is_symlink() and hash_file(one) == hash_file(other)
+    return is_regular(one) and other.is_file() and hash_file(one) == hash_file(other)
 
 
 def remove_whole(folder: Path, kind: str) -> None:
@@ -298,9 +304,9 @@ def remove_whole(folder: Path, kind: str) -> None:
         if not foreign:
             shutil.rmtree(folder, ignore_errors=True)
             return
-        for name in marker["files"]:
-            if name not in foreign:
-                (folder / name).unlink(missing_ok=True)
+        for name in files_of(folder):  # not the names in the marker, which may be anywhere
+            if name not in foreign and name != MARKER:
+                (folder / name).unlink()
         (folder / MARKER).unlink()
     except (OSError, UserError):
         return  # to keep too much loses nothing

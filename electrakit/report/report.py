@@ -175,7 +175,7 @@ def check_out(config: ReportConfig) -> None:
 
 def write_page(config: ReportConfig, content: bytes) -> None:
     place = make_way(config.out, is_page, "a report", overwrite=config.overwrite)
-    atomic_write(place, content, is_shared=True)
+    atomic_write(place, content)
 
 
 def is_page(head: bytes) -> bool:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from electrakit.common.atomic import put_folder
+from electrakit.common.atomic import allow_reading, put_folder
 from electrakit.common.errors import UserError, prefix_errors
 from electrakit.common.hashing import hash_file
 from electrakit.common.move_folder import JOURNAL_SUFFIX, finish_move, move_folder, remove_folder
@@ -79,6 +79,7 @@ class Checkpoints:
                 for name, attribute in parts_of(objective).items():
                     state = without_prefix(everywhere, f"{attribute}.")
                     write_transformers(getattr(objective, attribute), state, folder / name, tokenizer)
+                allow_reading(folder)
                 write_manifest(folder)
                 # What it replaces is damaged, or from before a last validation.
                 if os.path.lexists(path) and not is_checkpoint(path):

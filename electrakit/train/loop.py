@@ -59,7 +59,8 @@ def pretrain(
     """
     if config.data is None or config.run is None:
         raise UserError("a run needs data and run: the folder of shards (--data) and the folder to write (--run)")
-    with explain_no_memory(config), explain_write_errors(config.run, REMEDY), contextlib.ExitStack() as held:
+    explained = explain_write_errors(config.run, REMEDY, runs_users_code=True)
+    with explain_no_memory(config), explained, contextlib.ExitStack() as held:
         group = held.enter_context(join_process_group())
         group.run_on_main(partial(lock, config, held))
         interrupts = interrupts or held.enter_context(Interrupts())

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 import electrakit as ek
 from electrakit.common.atomic import atomic_folder, atomic_write
+from electrakit.common.temporary import temporary_file
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -40,6 +41,20 @@ def test_what_a_kill_left_of_a_file_is_taken_away_by_the_next_write(tmp_path):
     assert bytes_of(tmp_path) == {"file": b"new"}
 
 
+@pytest.mark.parametrize("written", [b"", b"ne", b"new"])
+@pytest.mark.parametrize("content", ["new", "newer"])
+def test_a_file_that_another_process_writes_has_another_hidden_name(tmp_path, written, content):
+    """Whatever is in it so far, also if these bytes are the first of our content."""
+    code = "import sys; from pathlib import Path; from electrakit.common.atomic import atomic_write\n"
+    code += "atomic_write(Path(sys.argv[1]), sys.argv[2].encode())"
+    path = tmp_path / "file"
+    with temporary_file(tmp_path / ".file.tmp", b"new") as temporary:
+        temporary.write_bytes(written)
+        subprocess.run([sys.executable, "-c", code, str(path), content], check=True)
+        assert path.read_text() == content and temporary.read_bytes() == written
+    assert names_in(tmp_path) == [".file.tmp", "file"]
+
+
 @pytest.mark.promise("Files of others", "files under the hidden names of a file that is written", "kept")
 def test_files_of_others_under_the_hidden_name_of_a_file_stay(tmp_path):
     theirs = {".file.tmp": b"theirs", ".file.tmp1": b"new, and more", "target": b""}
@@ -62,13 +77,6 @@ def test_what_was_there_stays_until_the_new_one_is_whole(out):
         assert bytes_of(out) == {"old": b"old"}
     assert bytes_of(out.parent) == {"mine/new": b"whole"}
     assert names_in(out.parent) == ["mine"]
-
-
-def test_weights_may_be_read_by_whoever_may_read_other_files(out):
-    with atomic_folder(out) as folder:
-        save_file({"a": torch.zeros(1)}, folder / "model.safetensors")
-        (folder / "config.json").write_text("{}")
-    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
 
 
 @pytest.mark.promise("Environment", "SIGKILL while a folder is replaced", "the old or the new one, whole")

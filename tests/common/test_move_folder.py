@@ -18,12 +18,12 @@ def source(tmp_path: Path) -> Path:
         "inside/deep/one": "1",
         "inside/two": "2",
     }.items():
-        path = tmp_path / "source" / name
+        path = tmp_path / ".target" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (tmp_path / "source" / "link").symlink_to("zebra.bin")
-    (tmp_path / "source" / "empty").mkdir()
-    return tmp_path / "source"
+    (tmp_path / ".target" / "link").symlink_to("zebra.bin")
+    (tmp_path / ".target" / "empty").mkdir()
+    return tmp_path / ".target"
 
 
 @pytest.fixture(autouse=True)
@@ -84,13 +84,40 @@ def test_a_kill_before_any_file_is_written_loses_nothing(source, tmp_path, monke
 def test_only_what_the_copy_wrote_is_removed(source, tmp_path):
     target = tmp_path / "target"
     target.mkdir()
-    entry = {"source": "source", "files": ["zebra.bin", "manifest.json"], "folders": [], "is_copied": False}
+    entry = {"source": ".target", "files": ["zebra.bin", "manifest.json"], "folders": [], "is_copied": False}
     journal_of(target).write_text(json.dumps(entry))
     (target / "zebra.bin").write_text("z" * 50)  # cut off by the kill
     (target / "manifest.json").write_text("the user's")
     (target / "notes.txt").write_text("the user's")
     finish_move(target)
     assert content(target) == {"manifest.json": "the user's", "notes.txt": "the user's"}
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+@pytest.mark.parametrize(
+    ("source", "file"),
+    [
+        ("../home", "notes"),
+        ("home", "notes"),
+        (".step_1", "../../home/notes"),
+        (".step_1", "{home}/notes"),
+        (".step_1", "link/notes"),
+        (".step_1.replaced", "notes"),  # a link
+    ],
+)
+def test_a_journal_that_names_files_elsewhere_removes_none_of_them(tmp_path, source, file, is_copied):
+    """A downloaded run may hold any journal."""
+    run, home = tmp_path / "run", tmp_path / "home"
+    for folder in (home, run / "home", run / "step_1", run / ".step_1"):
+        folder.mkdir(parents=True)
+        (folder / "notes").write_text("theirs")
+        if "step" in folder.name:
+            (folder / "link").symlink_to(home)
+    (run / ".step_1.replaced").symlink_to(home)
+    entry = {"source": source, "files": [file.format(home=home)], "folders": [], "is_copied": is_copied}
+    journal_of(run / "step_1").write_text(json.dumps(entry))
+    finish_move(run / "step_1")
+    assert content(home) == content(run / "home") == {"notes": "theirs"}
 
 
 @pytest.mark.parametrize("text", ["the user's", "{}", '["source"]', '{"source": "source"}'])

@@ -1,10 +1,14 @@
 """Which folders and files are ours."""
 
 import json
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from electrakit.common.errors import UserError
 from electrakit.common.ownership import (
@@ -150,6 +154,31 @@ def test_a_whole_folder_is_replaced_and_what_is_not_ours_is_carried_over(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_weights_may_be_read_by_whoever_may_read_other_files(tmp_path):
+    out = tmp_path / "out"
+    with whole_folder(out, "model") as folder:
+        save_file({"a": torch.zeros(1)}, folder / "model.safetensors")
+        (folder / "config.json").write_text("{}")
+    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
+
+
+def test_links_and_pipes_of_others_are_carried_over_and_neither_opened_nor_changed(tmp_path):
+    out, private = tmp_path / "out", tmp_path / "private.safetensors"
+    write_whole(out)
+    private.write_text("theirs")
+    private.chmod(0o600)
+    (out / "link.safetensors").symlink_to(private)
+    (out / "own.safetensors").hardlink_to(private)
+    (out / "dangling").symlink_to("nothing")
+    (out / "card").unlink()
+    for name in ("pipe", "card"):
+        os.mkfifo(out / name)
+    write_whole(out, "new", overwrite=True)
+    assert (out / "card").read_text() == "new" and (out / "pipe").is_fifo() and (out / "card.1").is_fifo()
+    assert (out / "link.safetensors").readlink() == private and (out / "dangling").readlink() == Path("nothing")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600 and private.samefile(out / "own.safetensors")
+
+
 def test_a_file_of_others_that_comes_while_we_write_is_kept(tmp_path):
     out = tmp_path / "out"
     write_whole(out)
@@ -189,6 +218,19 @@ def test_what_a_kill_left_under_the_hidden_names_is_cleaned_up(tmp_path):
     assert (out / "card").read_text() == "old" and [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_files_of_others_in_an_older_output_under_a_hidden_name_are_kept(tmp_path):
+    out = tmp_path / "out"
+    for name in ("out", ".out.replaced"):  # a kill came when the new one was in its place
+        write_whole(tmp_path / name)
+    write_whole(out, "new", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    write_whole(tmp_path / ".out.replaced")
+    (tmp_path / ".out.replaced" / "notes").write_text("theirs")
+    write_whole(out, "newer", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.1.replaced", "out"]
+    assert (tmp_path / ".out.1.replaced" / "notes").read_text() == "theirs"
+
+
 def test_only_what_is_ours_is_removed(tmp_path):
     for name in ("plain", "noted", "foreign"):
         write_whole(tmp_path / name)
@@ -198,6 +240,20 @@ def test_only_what_is_ours_is_removed(tmp_path):
         remove_whole(tmp_path / name, "model")
     assert not (tmp_path / "plain").exists() and (tmp_path / "foreign" / "card").exists()
     assert [path.name for path in (tmp_path / "noted").rglob("*") if path.is_file()] == ["notes"]
+
+
+def test_a_marker_that_names_files_elsewhere_removes_none_of_them(tmp_path):
+    """A downloaded folder may hold any marker."""
+    folder, precious = tmp_path / "results" / "seed_1", tmp_path / "precious"
+    write_whole(folder)
+    marker = json.loads((folder / MARKER).read_text())
+    for path in (precious, folder / "notes"):
+        path.write_text("theirs")
+    marker["files"] |= {"../../precious": "0", str(precious): "0"}
+    (folder / MARKER).write_text(json.dumps(marker))
+    remove_whole(folder, "model")
+    assert precious.read_text() == "theirs"
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["notes"]
 
 
 def test_files_are_set_aside_under_the_next_free_name(tmp_path):

@@ -176,6 +176,25 @@ def test_errors_of_the_system_are_told_apart(number, message):
         raise OSError(number, os.strerror(number))
 
 
+@pytest.mark.parametrize(
+    ("number", "name", "kept"),
+    [
+        (errno.ENOENT, "elsewhere/file", True),
+        (errno.EACCES, b"out/../file", True),
+        (errno.ENOENT, "out/file", False),
+        (errno.ENOSPC, "elsewhere/file", False),  # such as a full /tmp
+        (errno.EMFILE, "elsewhere/file", False),
+        (errno.ENOENT, 7, False),  # a number of an open file
+    ],
+)
+def test_errors_of_the_users_code_about_files_elsewhere_stay_as_they_are(number, name, kept):
+    with (
+        pytest.raises(OSError if kept else UserError),
+        explain_write_errors(Path("out"), runs_users_code=True),
+    ):
+        raise OSError(number, os.strerror(number), name)
+
+
 def test_leaving_early_leaves_no_process_behind():
     def some_results():
         with WorkerPool(2) as some:

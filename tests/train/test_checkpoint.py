@@ -19,6 +19,7 @@ def test_a_checkpoint_has_no_pickle_and_a_hash_for_every_file(tiny):
     assert {"discriminator/config.json", "discriminator/model.safetensors", "generator/model.safetensors"} <= files
     assert {name.rpartition(".")[2] for name in files} <= {"safetensors", "json", "txt"}
     assert set(json.loads((run.checkpoint / "manifest.json").read_text())["files"]) == files - {"manifest.json"}
+    assert len({(run.checkpoint / name).stat().st_mode for name in files}) == 1  # whoever may read one may read all
 
 
 @pytest.mark.long

@@ -278,6 +278,21 @@ def test_a_subclass_trains_its_own_loss(tiny):
     assert run.metrics("valid")[-1]["loss"] > 1000
 
 
+@pytest.mark.parametrize(
+    ("place", "error", "message"),
+    [
+        ("nothing/counts.txt", FileNotFoundError, "No such file"),  # of the objective: it keeps its traceback
+        ("run/counts.txt", UserError, "cannot write .*counts.txt: No such file"),
+    ],
+)
+def test_a_file_that_an_objective_misses_is_not_taken_for_one_of_the_run(tiny, tmp_path, place, error, message):
+    config = tiny("run")
+    objective = build_objective(config, {"pad": 0, "cls": 2, "sep": 3, "mask": 4})
+    objective.register_forward_pre_hook(lambda *_: (tmp_path / place).open())
+    with pytest.raises(error, match=message):
+        pretrain(config, objective)
+
+
 def test_a_signal_while_a_checkpoint_is_told_about_stops_the_run_there(tiny):
     seen = []
 
