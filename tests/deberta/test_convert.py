@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,13 @@ class Runs:
         return os.system, (f"touch {self.path}",)
 
 
+class Takes:
+    """What a pickle may do: take as much memory as it names."""
+
+    def __reduce__(self):
+        return bytearray, (2**30,)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "reason"),
@@ -107,6 +115,8 @@ class Runs:
         ("a plain pickle", "Unsupported operand"),
         ("a list", "it holds a list"),
         ("larger than the file", "its tensors are larger"),
+        ("more memory than the file", "MemoryError"),
+        ("compressed", "unpacked it is larger than the file"),
         ("empty", "EOFError"),
     ],
 )
@@ -120,6 +130,13 @@ def test_hostile_files_are_refused_and_run_nothing(kind, reason, tmp_path):
         torch.save([torch.zeros(1)], path)
     elif kind == "larger than the file":
         torch.save({"a": torch.zeros(1).expand(10**13)}, path)
+    elif kind == "compressed":
+        torch.save({"a": torch.zeros(10**6)}, tmp_path / "whole")
+        with zipfile.ZipFile(tmp_path / "whole") as whole, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as small:
+            for name in whole.namelist():
+                small.writestr(name, whole.read(name))
+    elif kind == "more memory than the file":
+        path.write_bytes(pickle.dumps({"a": Takes()}, protocol=2))
     else:
         path.touch()
     with pytest.raises(
@@ -141,6 +158,7 @@ def test_hostile_files_are_refused_and_run_nothing(kind, reason, tmp_path):
         "os.kill(os.getppid(), 0)",
         "os.unlink('{folder}/there')",
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))",
+        "bytearray(2**27)",
     ],
 )
 def test_the_reader_can_do_nothing_once_it_is_locked(deed, tmp_path):
@@ -148,11 +166,11 @@ def test_the_reader_can_do_nothing_once_it_is_locked(deed, tmp_path):
     code = f"""import os, resource, socket, sys
 sys.path.insert(0, {str(Path(pickle_reader.__file__).parent)!r})
 from pickle_reader import lock
-lock()
+lock(2**26)
 assert len(bytearray(2**24)) == 2**24
 try:
     {deed.format(folder=tmp_path)}
-except (OSError, ValueError) as error:
+except (OSError, ValueError, MemoryError) as error:
     os.write(1, b"refused")
 os._exit(0)
 """
