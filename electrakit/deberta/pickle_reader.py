@@ -19,6 +19,7 @@ from pathlib import Path
 MAX_SECONDS = 600  # of CPU time
 MARGIN = 2**20  # bytes of names and shapes that may come besides the tensors
 COPIES, WORKSPACE = 5, 2**27  # what reading and writing take of memory: four times the tensors, and a little
+NO_SANDBOX = 3  # the exit code where the system gives no protection
 BEFORE_REASON = "\0"  # on standard error, where others may have written, too
 
 # What Python and torch need to unpickle and to write: numbers of Linux.
@@ -37,11 +38,15 @@ LOAD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06  # of the kernel's filter languag
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050001, 0x80000000  # REFUSE: the call fails with EPERM
 
 
+class NoSandboxError(OSError):
+    """It is not the file that is at fault."""
+
+
 def lock(memory: int) -> None:
     """Give up everything but the files that are open, and so many bytes of memory besides those in use. It cannot be taken back."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ALLOWED:
-        raise OSError(f"there is no such protection for {sys.platform} on {machine}")
+        raise NoSandboxError(f"there is no seccomp for {sys.platform} on {machine}")
     memory += int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
     limits = {
         resource.RLIMIT_FSIZE: 0,
@@ -58,12 +63,17 @@ def lock(memory: int) -> None:
     steps = [(LOAD, 0, 0, 4), (JUMP_IF_EQUAL, 1, 0, ARCHITECTURES[machine]), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
     steps += [(JUMP_IF_EQUAL, len(calls) - place, 0, number) for place, number in enumerate(calls)]
     steps += [(RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)]
+    install_filter(steps)
+
+
+def install_filter(steps: list[tuple[int, int, int, int]]) -> None:
+    """Have the kernel look at every system call of this process from now on."""
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
     for option, first, second in ((PR_SET_NO_NEW_PRIVS, 1, 0), (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)):
         if libc.prctl(option, ctypes.c_ulong(first), second, 0, 0):
-            raise OSError(f"the kernel gives no protection (prctl {option}: {os.strerror(ctypes.get_errno())})")
+            raise NoSandboxError(f"the kernel refuses seccomp (prctl {option}: {os.strerror(ctypes.get_errno())})")
 
 
 def main() -> None:
@@ -112,5 +122,5 @@ if __name__ == "__main__":
         found = error.__context__ if isinstance(error, pickle.UnpicklingError) and error.__context__ else error
         sys.stderr.write(f"{BEFORE_REASON}{str(found).strip() or type(found).__name__}")
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(NO_SANDBOX if isinstance(error, NoSandboxError) else 1)
     os._exit(0)  # without the cleaning up, which would open files

@@ -179,6 +179,35 @@ os._exit(0)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
+IN_A_CONTAINER = """
+import platform, sys
+from pathlib import Path
+from electrakit.common.errors import UserError
+from electrakit.deberta.convert import read_pickle
+from electrakit.deberta.pickle_reader import ALLOW, JUMP_IF_EQUAL, LOAD, REFUSE, RETURN, install_filter
+
+prctl = {"x86_64": 157, "aarch64": 167}[platform.machine()]
+install_filter([(LOAD, 0, 0, 0), (JUMP_IF_EQUAL, 0, 1, prctl), (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)])
+try:
+    read_pickle(Path(sys.argv[1]))
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="seccomp is Linux's")
+def test_where_there_is_no_sandbox_the_file_is_not_blamed(tmp_path):
+    """As in a container that refuses seccomp."""
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.zeros(1)}, path)
+    found = subprocess.run([sys.executable, "-c", IN_A_CONTAINER, str(path)], capture_output=True, text=True)
+    assert found.stdout == (
+        f"{path} is a pickle, which is read safely only on Linux with seccomp (x86_64 or aarch64), and here the kernel refuses seccomp "
+        "(prctl 38: Operation not permitted): convert it on such a machine and copy the folder\n"
+    )
+
+
 @pytest.mark.parametrize("name", ["generator", "discriminator"])
 @pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
 def test_a_missing_or_extra_tensor_is_named(name, change, tmp_path):
