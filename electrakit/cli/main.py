@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from electrakit.common.errors import UserError, first_line, is_out_of_memory
-from electrakit.common.output import end_output, open_missing_files, print_error
+from electrakit.common.output import allow_any_text, end_output, open_missing_files, print_error
 from electrakit.train.signals import Interrupts, Leaving, StoppedBySignal, leave_on_signals
 
 # Slow imports are inside functions: signals are handled before them.
@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     continues when the same command is given again; 128 + n: another verb was stopped by signal n.
     """
     open_missing_files()
+    allow_any_text()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     leaving: Leaving | None = None
     try:

@@ -253,12 +253,12 @@ def run_measure(config: MeasureConfig) -> None:
 
 
 def run_score(config: ScoreConfig) -> None:
-    """Score; to standard output if no other place is named."""
+    """Score; to standard output if no other place is named: the bytes that --out would get."""
     from electrakit.measure.score import to_tsv
 
     scored = ek.score(**vars(config))
     if config.out is None:
-        sys.stdout.write(to_tsv(scored))
+        sys.stdout.buffer.write(to_tsv(scored).encode("utf-8"))
         return
     num_cut = sum(one.num_cut > 0 for one in scored)
     cut = f"; {num_cut:,} are longer than the network's rows and were cut" if num_cut else ""

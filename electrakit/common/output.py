@@ -1,6 +1,7 @@
 """Messages in, standard error out: a terminal that was closed, a reader that has gone or a full disk never ends the work."""
 
 import contextlib
+import io
 import os
 import sys
 from typing import Any
@@ -55,6 +56,12 @@ def open_missing_files() -> None:
     while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(handle, True)
     os.close(handle)
+
+
+def allow_any_text() -> None:
+    """Write what the encoding of standard output lacks as \\x and a number: no message ends the work."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as Python sets standard error
 
 
 def end_output() -> None:

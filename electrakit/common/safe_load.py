@@ -51,7 +51,7 @@ def way_to_convert(place: str) -> str:
     if "deberta" not in place.lower() and not (Path(place) / "pytorch_model.generator.bin").is_file():
         return CONVERT
     folder = place if Path(place).is_dir() else "FOLDER"
-    return f"electra convert deberta {folder} --out hf/dv3 makes safetensors of a download of Microsoft's pair"
+    return f"electra convert-deberta {folder} --out hf/dv3 makes safetensors of a download of Microsoft's pair"
 
 
 def point_to_model(folder: Path) -> None:

@@ -59,7 +59,7 @@ class ConvertConfig(VerbSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertDebertaConfig(VerbSettings):
-    """Convert a DeBERTaV3 pair as Microsoft releases it, whose weights are pickles, to safetensors. Also: electra convert deberta."""
+    """Convert a DeBERTaV3 pair as Microsoft releases it, whose weights are pickles, to safetensors."""
 
     folder: Annotated[Positional[Path], arg(metavar="FOLDER")]
     """The folder with pytorch_model.bin and pytorch_model.generator.bin. They are read by a process without network or files."""

@@ -108,6 +108,11 @@ def read_pickle(path: Path) -> dict[str, "Tensor"]:
         code = process.wait()
     if code != 0 or len(data) > limit:
         _, _, reason = problem.rpartition(pickle_reader.BEFORE_REASON)
+        if code == pickle_reader.NO_SANDBOX:
+            raise UserError(
+                f"{path} is a pickle, which is read safely only on Linux with seccomp ({' or '.join(pickle_reader.ALLOWED)}), and here "
+                f"{one_line(ValueError(reason), 200)}: convert it on such a machine and copy the folder"
+            )
         why = reason or f"its reader ended with {code}"
         raise UserError(f"{path} is not read: {one_line(ValueError(why), 200)}; only a state dict of plain tensors is")
     try:

@@ -193,6 +193,7 @@ def train_step(state: TrainState) -> None:
         state.metrics.add(output, loss, token_shares, row_share)
     max_norm = torch.inf if config.optim.max_grad_norm is None else config.optim.max_grad_norm
     norms = [full_tensor(clip_grad_norm_(parameters, max_norm)) for parameters in state.clipped_together]
+    norms = [norm.to(group.device) for norm in norms]  # of parameters without gradients it is a zero on the CPU
     grad_norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
     is_finite = torch.isfinite(grad_norm) & torch.isfinite(state.metrics.step_loss())
     lr = scheduled_lr(config.optim, *place_in_stage(config, step), state.budget_used)

@@ -49,7 +49,8 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # of a program in C around us: Python cannot install it again
+                signal.signal(number, handler)
 
 
 class StoppedBySignal(SystemExit):

@@ -71,6 +71,13 @@ def test_help_answers_at_once_since_it_loads_no_large_library(arguments):
     assert done.stderr.split() == []
 
 
+def test_messages_can_be_written_in_any_encoding():
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, "-m", "electrakit", "--help"], capture_output=True, env=environment)
+    assert done.returncode == 0 and not done.stderr
+    assert b"pretrain" in done.stdout and b"\\u2022" in done.stdout
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -57,11 +57,11 @@ def test_microsofts_pickles_have_a_way_out_of_their_own(folder):
     (folder / "model.safetensors").unlink()
     for name in ("pytorch_model.bin", "pytorch_model.generator.bin"):
         torch.save({}, folder / name)
-    with pytest.raises(ek.UserError, match=rf"electra convert deberta {folder} --out"):
+    with pytest.raises(ek.UserError, match=rf"electra convert-deberta {folder} --out"):
         require_safe(str(folder))
     name = "microsoft/deberta-v3-small"
     with (
-        pytest.raises(ek.UserError, match=f"{name}' has no .*electra convert deberta FOLDER"),
+        pytest.raises(ek.UserError, match=f"{name}' has no .*electra convert-deberta FOLDER"),
         explain_load_errors(name),
     ):
         raise OSError("It cannot be loaded with `safetensors`. Please do not set `use_safetensors=True`.")

@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,13 @@ class Runs:
         return os.system, (f"touch {self.path}",)
 
 
+class Takes:
+    """What a pickle may do: take as much memory as it names."""
+
+    def __reduce__(self):
+        return bytearray, (2**30,)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "reason"),
@@ -107,6 +115,8 @@ class Runs:
         ("a plain pickle", "Unsupported operand"),
         ("a list", "it holds a list"),
         ("larger than the file", "its tensors are larger"),
+        ("more memory than the file", "MemoryError"),
+        ("compressed", "unpacked it is larger than the file"),
         ("empty", "EOFError"),
     ],
 )
@@ -120,6 +130,13 @@ def test_hostile_files_are_refused_and_run_nothing(kind, reason, tmp_path):
         torch.save([torch.zeros(1)], path)
     elif kind == "larger than the file":
         torch.save({"a": torch.zeros(1).expand(10**13)}, path)
+    elif kind == "compressed":
+        torch.save({"a": torch.zeros(10**6)}, tmp_path / "whole")
+        with zipfile.ZipFile(tmp_path / "whole") as whole, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as small:
+            for name in whole.namelist():
+                small.writestr(name, whole.read(name))
+    elif kind == "more memory than the file":
+        path.write_bytes(pickle.dumps({"a": Takes()}, protocol=2))
     else:
         path.touch()
     with pytest.raises(
@@ -141,6 +158,7 @@ def test_hostile_files_are_refused_and_run_nothing(kind, reason, tmp_path):
         "os.kill(os.getppid(), 0)",
         "os.unlink('{folder}/there')",
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))",
+        "bytearray(2**27)",
     ],
 )
 def test_the_reader_can_do_nothing_once_it_is_locked(deed, tmp_path):
@@ -148,17 +166,46 @@ def test_the_reader_can_do_nothing_once_it_is_locked(deed, tmp_path):
     code = f"""import os, resource, socket, sys
 sys.path.insert(0, {str(Path(pickle_reader.__file__).parent)!r})
 from pickle_reader import lock
-lock()
+lock(2**26)
 assert len(bytearray(2**24)) == 2**24
 try:
     {deed.format(folder=tmp_path)}
-except (OSError, ValueError) as error:
+except (OSError, ValueError, MemoryError) as error:
     os.write(1, b"refused")
 os._exit(0)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (found.stdout, found.stderr) == ("refused", "")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+IN_A_CONTAINER = """
+import platform, sys
+from pathlib import Path
+from electrakit.common.errors import UserError
+from electrakit.deberta.convert import read_pickle
+from electrakit.deberta.pickle_reader import ALLOW, JUMP_IF_EQUAL, LOAD, REFUSE, RETURN, install_filter
+
+prctl = {"x86_64": 157, "aarch64": 167}[platform.machine()]
+install_filter([(LOAD, 0, 0, 0), (JUMP_IF_EQUAL, 0, 1, prctl), (RETURN, 0, 0, REFUSE), (RETURN, 0, 0, ALLOW)])
+try:
+    read_pickle(Path(sys.argv[1]))
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="seccomp is Linux's")
+def test_where_there_is_no_sandbox_the_file_is_not_blamed(tmp_path):
+    """As in a container that refuses seccomp."""
+    path = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.zeros(1)}, path)
+    found = subprocess.run([sys.executable, "-c", IN_A_CONTAINER, str(path)], capture_output=True, text=True)
+    assert found.stdout == (
+        f"{path} is a pickle, which is read safely only on Linux with seccomp (x86_64 or aarch64), and here the kernel refuses seccomp "
+        "(prctl 38: Operation not permitted): convert it on such a machine and copy the folder\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["generator", "discriminator"])

@@ -1,5 +1,7 @@
 """`electra score`: one score for each line, equal to slow loops over transformers."""
 
+import io
+
 import pytest
 import torch
 import transformers
@@ -31,6 +33,17 @@ def test_scores_are_those_of_a_slow_loop(tmp_path, write, family):
         expected = slow_score(folder, one.text) if one.text else 0.0
         assert one.score == pytest.approx(expected, abs=1e-4)
     assert found[0] == found[-1] and found[-2].num_tokens == 0
+
+
+def test_standard_output_gets_the_same_bytes_as_a_file_whatever_its_encoding(tmp_path, monkeypatch):
+    folder = write_discriminator(tmp_path / "hf", "electra")
+    (tmp_path / "lines.txt").write_text("the ж — 日本\n", encoding="utf-8")
+    assert electra("score", folder, tmp_path / "lines.txt", "--out", tmp_path / "scores.tsv") == 0
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    assert electra("score", folder, tmp_path / "lines.txt") == 0
+    assert written.getvalue() == (tmp_path / "scores.tsv").read_bytes()
+    assert "日本" in written.getvalue().decode("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -92,6 +94,24 @@ def test_a_signal_that_was_dropped_can_be_sent_again(monkeypatch):
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+HANDLED_IN_C = """
+import signal
+from electrakit.train import signals
+
+signals.SIGNALS = signals.ALWAYS_HANDLED = (signal.SIGABRT,)  # which faulthandler has before Python looks
+assert signal.getsignal(signal.SIGABRT) is None
+with signals.Interrupts() as interrupts:
+    signal.raise_signal(signal.SIGABRT)
+assert interrupts.stop_requested
+"""
+
+
+def test_a_handler_that_python_did_not_install_is_no_error_at_the_end():
+    command = [sys.executable, "-X", "faulthandler", "-c", HANDLED_IN_C]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_thread_that_is_not_the_main_one_may_train_too():

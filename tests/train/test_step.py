@@ -1,4 +1,6 @@
-"""The loss of a step is a mean over its tokens."""
+"""The loss of a step is a mean over its tokens; and a step never waits for its device."""
+
+import contextlib
 
 import pytest
 import torch
@@ -6,8 +8,9 @@ import torch
 from electrakit import Batches, presets
 from electrakit.objective.build import build_objective
 from electrakit.train.distributed import ProcessGroup
-from electrakit.train.loop import mask_all, share_of_loss
+from electrakit.train.loop import mask_all, share_of_loss, train_step
 from electrakit.train.prefetch import Prefetch
+from electrakit.train.state import TrainState
 
 SPECIAL = {"pad": 0, "cls": 2, "sep": 3, "mask": 4}
 GROUP = ProcessGroup(torch.device("cpu"))
@@ -82,3 +85,22 @@ def test_a_users_subclass_may_have_another_loss(shards):
     assert not objective.counts_tokens
     micro_batches = Prefetch(Batches(shards, 8, micro_batch=4), 0, GROUP).read(0)
     assert mask_all(micro_batches, objective, GROUP) == (micro_batches, None)
+
+
+SMALL = {"num_layers": 1, "hidden_size": 32, "ffn_size": 32, "num_heads": 1, "embedding_size": 32}
+SEPARATE = {"share": "nothing", "generator": SMALL, "discriminator": SMALL, "optim": {"decoupled": True}}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, SEPARATE, {**SEPARATE, "objective": {"generator_steps": 2}}], ids=["joint", "decoupled", "stages"]
+)
+def test_a_step_keeps_all_on_its_device_and_reads_nothing(tiny, monkeypatch, settings):
+    """As on a GPU: a tensor of the meta device mixes with no other and has no value to read."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # which meta does not have
+    monkeypatch.setattr(Prefetch, "to_device", lambda self, tensor: tensor.to(self.device))
+    config = tiny("run", **settings)
+    config.run.mkdir()
+    with contextlib.closing(TrainState(config, None, ProcessGroup(torch.device("meta")))) as state:
+        for step in range(4):
+            state.progress.step = step
+            train_step(state)
