@@ -23,6 +23,7 @@ LOCK_FILE = ".lock"
 HELD_FILE = f"{LOCK_FILE}.held"
 HEARTBEAT = 10.0  # seconds between two signs of life
 PATIENCE = 60.0  # seconds without one after which a writer on another machine counts as dead
+TAKEN_OVER: set[Path] = set()  # folders that others took from this process, which had paused for longer
 
 
 @contextlib.contextmanager
@@ -62,8 +63,9 @@ def heartbeat_lock(out: Path) -> Iterator[bool]:
         f"{out} is on a file system without locks: {HELD_FILE} keeps other processes out. After a kill, a start on another machine "
         f"waits {PATIENCE:.0f} s to see whether the process still lives"
     )
+    TAKEN_OVER.discard(out.absolute())
     is_over = threading.Event()
-    beating = threading.Thread(target=beat, args=(path, is_over), daemon=True)
+    beating = threading.Thread(target=beat, args=(path, is_over, identity()), daemon=True)
     beating.start()
     try:
         yield True
@@ -75,10 +77,19 @@ def heartbeat_lock(out: Path) -> Iterator[bool]:
                 path.unlink()
 
 
-def beat(path: Path, is_over: threading.Event) -> None:
+def beat(path: Path, is_over: threading.Event, holder: dict[str, Any]) -> None:
+    """Give signs of life of the holder, until the file is another's."""
     while not is_over.wait(HEARTBEAT):
         with contextlib.suppress(OSError):
+            if read(path) != holder:
+                TAKEN_OVER.add(path.parent.absolute())
+                return
             os.utime(path)
+
+
+def is_taken_over(out: Path) -> bool:
+    """Whether another process writes this folder by now, because this one had given no sign of life."""
+    return out.absolute() in TAKEN_OVER
 
 
 def take(path: Path) -> bool:

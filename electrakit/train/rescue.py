@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from electrakit.common.errors import UserError
-from electrakit.common.lock import LOCK_FILE
+from electrakit.common.lock import LOCK_FILE, is_taken_over
 from electrakit.runs import layout
 from electrakit.runs.files import Status, run_folder, write_status
 from electrakit.train.checkpoint import Checkpoints
@@ -16,9 +16,16 @@ GONE = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 
 
 def check_folder(state: TrainState) -> None:
-    """Every rank calls this. If the folder is gone, the run is saved beside it, and ends."""
-    if state.group.broadcast(state.group.is_main and is_gone(state)):
+    """Every rank calls this. If the folder is gone, the run is saved beside it, and ends. If it is another's by now, it just ends."""
+    found = (is_gone(state), is_taken_over(state.path)) if state.group.is_main else None
+    has_gone, has_other_writer = state.group.broadcast(found)
+    if has_gone:
         save_beside(state)
+    if has_other_writer:
+        raise UserError(
+            f"another process took over {state.path}, because this one had paused for too long: it ends at step "
+            f"{state.progress.step:,}, without saving; the other one continues the run"
+        )
 
 
 def is_gone(state: TrainState) -> bool:

@@ -14,6 +14,8 @@ from electrakit.common import lock
 from electrakit.common.errors import UserError
 from electrakit.common.lock import HELD_FILE, write_lock
 
+ELSEWHERE = {"host": "elsewhere", "pid": 1, "started": "2"}
+
 
 @pytest.fixture(autouse=True)
 def without_flock(monkeypatch):
@@ -58,9 +60,9 @@ def test_a_process_of_this_machine_that_has_ended_is_known_at_once(tmp_path, mon
 def test_a_living_process_of_another_machine_keeps_the_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "PATIENCE", 3600)
     held = tmp_path / HELD_FILE
-    held.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": "2"}))
+    held.write_text(json.dumps(ELSEWHERE))
     is_over = threading.Event()
-    other = threading.Thread(target=lock.beat, args=(held, is_over))
+    other = threading.Thread(target=lock.beat, args=(held, is_over, ELSEWHERE))
     monkeypatch.setattr(lock.time, "sleep", lambda _: None)
     other.start()
     with pytest.raises(UserError, match="another process is writing"), write_lock(tmp_path):
@@ -68,6 +70,20 @@ def test_a_living_process_of_another_machine_keeps_the_lock(tmp_path, monkeypatc
     is_over.set()
     other.join()
     assert json.loads(held.read_text())["host"] == "elsewhere"
+
+
+def test_a_writer_that_paused_for_too_long_learns_that_another_has_the_lock(tmp_path, monkeypatch):
+    held = tmp_path / HELD_FILE
+    held.write_text(json.dumps(ELSEWHERE))  # the other one has paused
+    os.utime(held, (1e9, 1e9))
+    monkeypatch.setattr(lock, "HEARTBEAT", 3600)
+    with write_lock(tmp_path):
+        assert not lock.is_taken_over(tmp_path)
+        os.utime(held, (2e9, 2e9))
+        monkeypatch.setattr(lock, "HEARTBEAT", 0)
+        lock.beat(held, threading.Event(), ELSEWHERE)  # now it continues, and returns since the lock is ours
+        assert held.stat().st_mtime == 2e9 and lock.is_taken_over(tmp_path)
+        assert json.loads(held.read_text()) == lock.identity()
 
 
 @pytest.mark.promise("File systems", "many that find a dead process's lock", "one takes over")

@@ -1,5 +1,7 @@
 """A run folder that goes away while it is trained in: the run is saved beside it."""
 
+import errno
+import fcntl
 import json
 import shutil
 from collections.abc import Callable
@@ -9,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from electrakit import pretrain
+from electrakit.common import lock
 from electrakit.common.errors import UserError
 from electrakit.common.ownership import MARKER
 from electrakit.runs import layout
+from tests.helpers.processes import wait_until
 from tests.helpers.runs import assert_same
 
 
@@ -78,3 +82,22 @@ def test_a_log_that_was_removed_alone_does_not_stop_a_run(tiny):
         config, on_checkpoint=lambda _: (config.run / layout.METRICS_FILE).unlink(missing_ok=True)
     ).is_complete
     assert not config.run.with_name("mine.rescued").exists()
+
+
+def test_a_run_that_another_process_took_over_ends_without_saving(tiny, monkeypatch):
+    """A file system without flock, where this process had paused."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    def take_over(_: object) -> None:
+        (config.run / lock.HELD_FILE).write_text('{"host": "elsewhere", "pid": 1, "started": "2"}')
+        wait_until(lambda: lock.is_taken_over(config.run))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(lock, "HEARTBEAT", 0.01)
+    config = tiny("mine", log_every=3, valid_every=100)
+    with pytest.raises(UserError, match=r"another process took over .*mine.* at step 6, without saving"):
+        pretrain(config, on_checkpoint=take_over)  # after the fifth step
+    assert layout.checkpoint_steps(config.run) == [5]
+    assert "elsewhere" in (config.run / lock.HELD_FILE).read_text()
