@@ -132,8 +132,8 @@ def choose(
         f"rates: Muon {optim.lr:g}, AdamW {optim.adam_lr:g}, for a width of {size.hidden_size}; {optim.warmup_steps:,} steps of warm-up",
         "networks: the generator is the discriminator's lower third; word vectors start from counts of the corpus, and the "
         "first attention heads at neighbouring tokens",
-        f"replacements: of {100 * MASK_PROB:g}% of the tokens, sampled at temperature {TEMPERATURES[0]:g}, falling to {TEMPERATURES[1]:g}, which flattens to words by "
-        "their frequency",
+        f"replacements: of {100 * MASK_PROB:g}% of the tokens, sampled at temperature {TEMPERATURES[0]:g}, falling to "
+        f"{TEMPERATURES[1]:g}, which flattens to words by their frequency",
         "expect: docs/recipes.md has what was measured; the rules are provisional",
     )
     return Choice(config, reasons)
