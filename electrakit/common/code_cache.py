@@ -174,7 +174,7 @@ def remove_old(folder: Path, prefix: str) -> None:
 
 
 def load_bytes(content: bytes) -> ctypes.CDLL:
-    """These bytes and no others: nobody can change or cut them between the check and the load, nor later.
+    """These bytes and no others: they cannot be changed or cut between the check and the load, nor later.
 
     From a file in memory; where the system has none, or runs no code from it, from a private folder.
     """

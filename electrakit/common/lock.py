@@ -119,7 +119,7 @@ def take_over(path: Path, dead: dict[str, Any] | None) -> bool:
 
 
 def create(path: Path) -> bool:
-    """Written under another name and linked: nobody reads half of it. Where there are no links, written in place."""
+    """Written under another name and linked, so that no reader sees half of it. Where there are no links, written in place."""
     whole = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}")
     whole.write_text(json.dumps(identity()), encoding="utf-8")
     try:
@@ -137,7 +137,7 @@ def create(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Who holds the lock; None if nobody does. A file that a kill cut off names nobody who lives."""
+    """Who holds the lock; None if it is free. A file that a kill cut off names no live process."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -218,7 +218,7 @@ class Plan:
         raise UserError(f"{what}: {changes}; name another --out, or move the folder away")
 
     def _other_tokenizer(self, out: Path) -> str:
-        """Which tokenizer the folder was made with, and which it is now: their fingerprints tell nobody anything."""
+        """Which tokenizer the folder was made with, and which it is now: their fingerprints would tell a reader nothing."""
         try:
             before = load_tokenizer(out / SHARDS_TOKENIZER).summary
         except UserError:

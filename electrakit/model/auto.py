@@ -37,9 +37,7 @@ LADDER = (
 )
 TOKENS_PER_PARAMETER = 20  # the largest body that sees so many for each parameter of its layers is taken
 GENERATOR_DEPTH = 1 / 3  # of the discriminator's layers
-MASK_PROB = (
-    0.25  # the paper's for large; a step with the shallower generator takes as long as one with half the layers at .15
-)
+MASK_PROB = 0.25  # the paper's for large; the shallower generator makes up for its cost
 ADAM_SHARE = 1 / 10  # of Muon's rate
 WARMUP_SHARE = 0.1  # of the steps
 SMALLEST_BATCH, LARGEST_BATCH = 16 * 128, 256 * 128  # tokens
