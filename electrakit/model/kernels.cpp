@@ -107,6 +107,20 @@ static void product(char first, char second, int rows, int columns, int inner, c
     const float one = 1; sgemm_(&second, &first, &columns, &rows, &inner, &one, b, &step_b, a, &step_a, &beta, c, &columns);
 }
 
+// RoPE on query and key, in place: turns each pair (i, i + half) of a head. `sign` is 1, or -1 for the gradient.
+template <class T> void rotate(T* qkv, const float* cosine, const float* sine, Int rows, Int heads, Int half, float sign, int threads) {
+    EACH_ROW {
+        const float *along = cosine + row * half, *across = sine + row * half;
+        for (Int head = 0; head < 2 * heads; head++) {
+            T *first = qkv + (row * 3 * heads + head) * 2 * half, *second = first + half;
+            SIMD for (Int i = 0; i < half; i++) {
+                float x = first[i], y = second[i], turned = sign * across[i];
+                first[i] = x * along[i] - y * turned, second[i] = y * along[i] + x * turned;
+            }
+        }
+    }
+}
+
 // One head of one row at a time, so that it stays in the cache; row r has the tokens from starts[r] up to starts[r + 1].
 // With `grad`, the gradient of qkv instead. With `places`, queries and keys of distances, each score has two more products: of the query with
 // the distance's key, of the key with the distance's query. Distance d, of the query's position minus the key's, has the row place_of[middle + d]
@@ -258,5 +272,5 @@ static void add_gains(const Int* tokens, const Int* originals, const Int* starts
 
 #define KERNELS(X, Y) (void*)add_norm<X, Y>, (void*)add_norm_back<X, Y>, (void*)gelu<Y, 0, 0, 0>, (void*)gelu<Y, 1, 0, 0>, \
                       (void*)gelu<Y, 0, 1, 0>, (void*)gelu<Y, 1, 1, 0>, (void*)gelu<Y, 0, 1, 1>, (void*)gelu<Y, 1, 1, 1>, \
-                      (void*)attention<Y>, (void*)predict<Y>, (void*)predict_back<Y>, (void*)add_gains
+                      (void*)rotate<Y>, (void*)attention<Y>, (void*)predict<Y>, (void*)predict_back<Y>, (void*)add_gains
 extern "C" { void* kernels[] = {KERNELS(float, float), KERNELS(bf16, bf16), KERNELS(float, bf16)}; }

@@ -47,6 +47,7 @@ SIGNATURES = {
     "gated_gelu_back": "Y F Y Y F l l f s i",
     "gated_gelu_dropout": "Y F Y Y F l l f s i",
     "gated_gelu_dropout_back": "Y F Y Y F l l f s i",
+    "rotate": "Y F F l l l f i",
     "attention": "Y F I Y Y F l i i f s Y I I F l l i",
     "predict": "Y F I F I F f F F I I l l i i",
     "predict_back": "Y F I F F F l l i",
@@ -217,30 +218,23 @@ class Gelu(torch.autograd.Function):
 
 
 class Rotate(torch.autograd.Function):
-    """RoPE on query and key of packed tokens (N, 3 H), in place. Cosine and sine are float32 (N, 1, 1, D / 2)."""
+    """RoPE on query and key of packed tokens (N, 3 H), in place. Cosine and sine are float32 (N, D / 2)."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cosine: Tensor, sine: Tensor, num_heads: int) -> Tensor:
         ctx.mark_dirty(qkv)
         ctx.save_for_backward(cosine, sine)
         ctx.num_heads = num_heads
-        return rotate_(qkv, cosine, sine, num_heads)
+        call("rotate", (qkv.dtype,) * 2, qkv, cosine, sine, len(qkv), num_heads, cosine.size(1), 1.0)
+        return qkv
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         cosine, sine = ctx.saved_tensors
-        return rotate_(grad.clone(), cosine, -sine, ctx.num_heads), None, None, None
-
-
-def rotate_(qkv: Tensor, cosine: Tensor, sine: Tensor, num_heads: int) -> Tensor:
-    """Rotate each pair (i, i + D / 2) of a head."""
-    pairs = qkv.view(len(qkv), 3, num_heads, 2, cosine.size(-1))
-    first, second = pairs[:, :2].unbind(-2)  # (N, 2, heads, D / 2) each
-    rotated = torch.addcmul(first * cosine, second, sine, value=-1)
-    second.copy_(torch.addcmul(second * cosine, first, sine))
-    first.copy_(rotated)
-    return qkv
+        turned = grad.clone(memory_format=torch.contiguous_format)
+        call("rotate", (grad.dtype,) * 2, turned, cosine, sine, len(grad), ctx.num_heads, cosine.size(1), -1.0)
+        return turned, None, None, None
 
 
 class Attention(torch.autograd.Function):

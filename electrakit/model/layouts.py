@@ -17,6 +17,10 @@ from electrakit.model import kernels
 from electrakit.model.parts import Rope, gather, rope_tables, rotate
 
 
+ROUND_TOKENS, ROUND_CHOSEN = 256, 64
+"""In bf16 oneDNN compiles every product for its shape, which takes as long as the product itself: numbers of tokens are rounded up."""
+
+
 class Distances(NamedTuple):
     """What the distances between tokens add to attention: R rows, near distances have one each, far ones share."""
 
@@ -116,31 +120,39 @@ class PaddedTokens(NamedTuple):
 
 
 class PackedTokens(NamedTuple):
-    """The real tokens, one row after the other. Methods as of `PaddedTokens`."""
+    """The real tokens, one row after the other. Methods as of `PaddedTokens`.
+
+    In bf16 some padding follows as a row of its own, so that N is a round number; nothing reads its states.
+    """
 
     ids: Tensor  # (N,)
     segments: Tensor  # (N,)
     attended: Tensor  # (B, T) bool
-    indices: Tensor  # (N,): of the real tokens in the flattened (B, T)
-    starts: Tensor  # (B + 1,): the first token of each row
+    indices: Tensor  # (N,): of the real tokens in the flattened (B, T); then zeros
+    starts: Tensor  # (B + 1,), or one more: the first token of each row, and their number
+    num_real: int
 
     @classmethod
     def of(cls, ids: Tensor, pad: int, sep: int | None) -> "PackedTokens":
         attended = ids != pad
-        indices = attended.flatten().nonzero().squeeze(-1)
+        real = attended.flatten().nonzero().squeeze(-1)
+        num_spare = to_round(len(real), ROUND_TOKENS)
         starts = F.pad(attended.sum(-1).cumsum(0), (1, 0))
-        packed_segments = segment_ids(ids, attended, sep).flatten()[indices]
-        return cls(ids.flatten()[indices], packed_segments, attended, indices, starts)
+        if num_spare:
+            starts = F.pad(starts, (0, 1), value=len(real) + num_spare)
+        packed_ids = F.pad(ids.flatten()[real], (0, num_spare), value=pad)
+        packed_segments = F.pad(segment_ids(ids, attended, sep).flatten()[real], (0, num_spare))
+        return cls(packed_ids, packed_segments, attended, F.pad(real, (0, num_spare)), starts, len(real))
 
     def embed_positions(self, table: nn.Embedding) -> Tensor:
         return table(self.indices % self.attended.size(1))
 
     def rope(self, head_size: int, base: float) -> Rope:
-        """(N, 1, 1, D / 2) each: the tables hold each angle twice."""
+        """(N, D / 2) each: the tables hold each angle twice."""
         num_tokens = self.attended.size(1)
         cosine, sine = rope_tables(num_tokens, head_size, base, self.ids.device)
         positions = self.indices % num_tokens
-        return cosine[positions, None, None, : head_size // 2], sine[positions, None, None, : head_size // 2]
+        return cosine[:, : head_size // 2][positions], sine[:, : head_size // 2][positions]
 
     def attend(
         self, hidden: Tensor, qkv: nn.Linear, num_heads: int, dropout: float, rope: Rope | None = None
@@ -180,7 +192,8 @@ class PackedTokens(NamedTuple):
 
     def to_padded(self, values: Tensor) -> Tensor:
         flat = values.new_zeros(self.attended.numel(), *values.shape[1:])
-        return flat.index_copy(0, self.indices, values).unflatten(0, tuple(self.attended.shape))
+        real = slice(self.num_real)
+        return flat.index_copy(0, self.indices[real], values[real]).unflatten(0, tuple(self.attended.shape))
 
     def from_padded(self, values: Tensor) -> Tensor:
         return values.flatten(0, 1).index_select(0, self.indices)
@@ -190,15 +203,22 @@ class PackedTokens(NamedTuple):
         is_real = self.attended.gather(1, positions)
         found = hidden.new_zeros(positions.numel(), hidden.size(-1))
         real = is_real.flatten().nonzero().squeeze(-1)
-        return found.index_copy(0, real, self.gather_counted(hidden, positions, is_real)).view(*positions.shape, -1)
+        chosen = self.gather_counted(hidden, positions, is_real)[: len(real)]
+        return found.index_copy(0, real, chosen).view(*positions.shape, -1)
 
     def gather_counted(self, hidden: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
-        """The hidden states at those of the positions where counts (B, K) is true: (M, H)."""
+        """The hidden states at those of the positions where counts (B, K) is true: (M, H). In bf16 M is rounded up, with the first state."""
         packed_indices = self.attended.flatten().cumsum(0).view_as(self.attended) - 1
-        return hidden.index_select(0, packed_indices.gather(1, positions)[counts])
+        chosen = packed_indices.gather(1, positions)[counts]
+        return hidden.index_select(0, F.pad(chosen, (0, to_round(len(chosen), ROUND_CHOSEN))))
 
 
 Tokens = PaddedTokens | PackedTokens
+
+
+def to_round(number: int, multiple: int) -> int:
+    """How much is missing to a multiple, where that makes products faster."""
+    return -number % multiple if torch.is_autocast_enabled("cpu") else 0
 
 
 def segment_ids(ids: Tensor, attended: Tensor, sep: int | None) -> Tensor:

@@ -134,7 +134,8 @@ def predict_with_kernel(
     chosen = model.head(tokens.gather_counted(hidden, masked.positions, masked.counts))
     logits = F.linear(chosen, model.body.embeddings.word.weight)  # (M, V)
     if ngrams is not None:
-        logits = logits + logits_by_counts(ngrams, masked).to(logits.dtype)
+        prior = logits_by_counts(ngrams, masked).to(logits.dtype)
+        logits = logits + F.pad(prior, (0, 0, 0, len(logits) - len(prior)))
     return call_kernel(logits, model.output_bias, masked, sampling)
 
 
@@ -155,13 +156,16 @@ def logits_by_counts(ngrams: NGrams, masked: Masked) -> Tensor:
 
 
 def call_kernel(logits: Tensor, bias: Tensor, masked: Masked, sampling: Sampling | None) -> Predictions:
-    """From logits (M, V) at the positions that count. The kernel always samples, which costs next to nothing."""
+    """From logits (M, V) at the positions that count; more rows are not read. The kernel always samples, which costs next to nothing."""
     counts, originals = masked.counts, masked.originals
-    targets = originals[counts]
-    numbers = torch.zeros(len(targets)) if sampling is None else sampling.draws[counts].float()
+    num_counted = int(counts.sum())
+    to_logits = (0, len(logits) - num_counted)
+    targets = F.pad(originals[counts], to_logits)
+    numbers = torch.zeros(len(targets)) if sampling is None else F.pad(sampling.draws[counts].float(), to_logits)
     without = torch.tensor(() if sampling is None else sampling.without, dtype=torch.int64)
     temperature = 1.0 if sampling is None else float(sampling.temperature)
     towards = None if sampling is None else sampling.towards
     losses, best, found = kernels.Predict.apply(logits, bias, targets, numbers, without, temperature, towards)
     sampled = None if sampling is None else originals.masked_scatter(counts, torch.where(found < 0, targets, found))
-    return Predictions(losses.sum() / max(1, len(targets)), ratio(best == targets, counts), sampled)
+    is_right = (best == targets)[:num_counted]
+    return Predictions(losses[:num_counted].sum() / max(1, num_counted), ratio(is_right, counts), sampled)

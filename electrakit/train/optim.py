@@ -48,15 +48,18 @@ def clipped_together(objective: nn.Module, config: OptimConfig) -> list[list[nn.
 
 
 class RunOptimizer:
-    """The optimizer of a run: one or two of torch's that work as one, with each parameter in exactly one group."""
+    """The optimizer of a run: one or two of torch's that work as one, with each parameter in exactly one group.
 
-    def __init__(self, module: nn.Module, config: OptimConfig) -> None:
+    With `is_half`, Muon multiplies in bf16, as Jordan et al. do. Weights and averages are float32.
+    """
+
+    def __init__(self, module: nn.Module, config: OptimConfig, *, is_half: bool = False) -> None:
         self.names: dict[Tensor, str] = {
             parameter: name for name, parameter in module.named_parameters() if parameter.requires_grad
         }
         if not self.names:
             raise UserError(f"{type(module).__name__} has no parameters to train")
-        self.parts = make_parts(module, config)
+        self.parts = make_parts(module, config, is_half)
         self.adam_share = 1.0 if config.adam_lr is None else config.adam_lr / config.lr
         # On a GPU, reading a value would wait for the device.
         self.can_read = next(iter(self.names)).device.type == "cpu"
@@ -94,7 +97,7 @@ class RunOptimizer:
             copy_into(value, saved[name])
 
 
-def make_parts(module: nn.Module, config: OptimConfig) -> list[torch.optim.Optimizer]:
+def make_parts(module: nn.Module, config: OptimConfig, is_half: bool) -> list[torch.optim.Optimizer]:
     """The optimizers, with all their state allocated."""
     groups = parameter_groups(module, config.weight_decay, has_muon=config.name == "muon")
     matrices = [group for group in groups if group["is_for_muon"]]
@@ -105,7 +108,7 @@ def make_parts(module: nn.Module, config: OptimConfig) -> list[torch.optim.Optim
     else:
         adam = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     allocate_state(adam, corrects_bias=config.name != "official_adam")
-    return [Muon(matrices, config), adam] if matrices else [adam]
+    return [Muon(matrices, config, is_half), adam] if matrices else [adam]
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, has_muon: bool = False) -> list[dict[str, Any]]:
@@ -199,8 +202,9 @@ class Muon(torch.optim.Optimizer):
     Matrices of the same shape are orthogonalised together; under FSDP, each on one rank.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], config: OptimConfig) -> None:
+    def __init__(self, groups: list[dict[str, Any]], config: OptimConfig, is_half: bool) -> None:
         super().__init__(groups, {"lr": config.lr})
+        self.is_half = is_half
         for parameter in parameters_of(self):
             self.state[parameter] = {"momentum": torch.zeros_like(parameter)}
 
@@ -221,7 +225,8 @@ class Muon(torch.optim.Optimizer):
         num_rows, num_columns = parameters[0].size(0) // group["num_stacked"], parameters[0].size(1)
 
         def orthogonal(matrices: Tensor) -> Tensor:
-            return orthogonalise(matrices.view(-1, num_rows, num_columns)).view(matrices.shape)
+            stacked = matrices.view(-1, num_rows, num_columns)
+            return orthogonalise(stacked.bfloat16() if self.is_half else stacked).to(matrices.dtype).view(matrices.shape)
 
         scale = 0.2 * max(num_rows, num_columns) ** 0.5
         for parameter, update in zip(parameters, map_matrices(parameters, looked_ahead, orthogonal), strict=True):

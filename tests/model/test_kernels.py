@@ -11,6 +11,7 @@ from scipy import stats
 from torch.nn import functional as F
 
 from electrakit.model import kernels
+from electrakit.model.parts import rope_tables
 from electrakit.objective import corrupt
 
 pytestmark = pytest.mark.skipif(kernels.problem() is not None, reason="no compiler here: the kernels cannot be built")
@@ -79,6 +80,26 @@ def test_gelu(dtype, is_gated):
         inputs = [inner, bias]
     assert_same([mine], [theirs], dtype)
     both_gradients([mine], [theirs], inputs, dtype)
+
+
+@TYPES
+def test_rotate(dtype):
+    torch.manual_seed(0)
+    num_heads, half = 2, WIDTH // 2
+    qkv = numbers(NUM_TOKENS, 3 * num_heads * WIDTH, dtype=dtype)
+    cosine, sine = (each[:, :half].contiguous() for each in rope_tables(NUM_TOKENS, WIDTH, 10_000.0, qkv.device))
+    mine = kernels.Rotate.apply(qkv.clone(), cosine, sine, num_heads)
+    parts = qkv.double().unflatten(-1, (3, num_heads, WIDTH)).transpose(0, 2)  # (heads, 3, N, D)
+    tables = tuple(torch.cat([each, each], -1).double() for each in (cosine, sine))
+    turned = torch.cat([exactly_rotated(parts[:, :2], tables), parts[:, 2:]], dim=1)
+    theirs = turned.transpose(0, 2).flatten(1)
+    assert_same([mine], [theirs], dtype)
+    both_gradients([mine], [theirs], [qkv], dtype)
+
+
+def exactly_rotated(heads, tables):
+    first, second = heads.chunk(2, -1)
+    return heads * tables[0] + torch.cat([-second, first], -1) * tables[1]
 
 
 @TYPES

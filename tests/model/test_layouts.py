@@ -193,6 +193,23 @@ def test_packed_tokens_are_the_padded_ones_without_padding(rows):
     assert (packed.starts.diff() == (ids != 0).sum(-1)).all()
 
 
+@needs_kernels
+@pytest.mark.parametrize("rows", ROWS)
+def test_in_bf16_the_numbers_of_tokens_are_round_and_nothing_reads_what_is_added(rows):
+    ids = ROWS[rows]
+    with torch.autocast("cpu", torch.bfloat16):
+        packed = PackedTokens.of(ids, 0, 2)
+    plain = PackedTokens.of(ids, 0, 2)
+    assert packed.num_real == len(plain.ids) and len(packed.ids) == packed.starts[-1] == -(-len(plain.ids) // 256) * 256
+    hidden = torch.randn(len(packed.ids), 8)
+    hidden[packed.num_real :] = torch.nan
+    assert torch.equal(packed.to_padded(hidden), plain.to_padded(hidden[: plain.num_real]))
+    positions = torch.arange(ids.size(1)).expand_as(ids)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(packed.gather(hidden, positions), plain.gather(hidden[: plain.num_real], positions))
+        assert len(packed.gather_counted(hidden, positions, ids != 0)) % 64 == 0
+
+
 def test_segments():
     ids = torch.tensor([[1, 7, 2, 8, 2, 0]])
     assert segment_ids(ids, ids != 0, 2).tolist() == [[0, 0, 0, 1, 1, 0]]

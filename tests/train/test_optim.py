@@ -98,10 +98,11 @@ def test_official_adam_is_not_adamw():
     assert (official.bias - corrected.bias).abs().max() > 1e-3
 
 
-def test_muon_moves_a_matrix_by_a_rotation():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_muon_moves_a_matrix_by_a_rotation(dtype):
     torch.manual_seed(0)
     matrices = torch.randn(3, 16, 8) * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
-    orthogonal = orthogonalise(matrices)
+    orthogonal = orthogonalise(matrices.to(dtype)).float()
     values = torch.linalg.svdvals(orthogonal)
     assert values.min() > 0.6 and values.max() < 1.3
     u, _, v = torch.linalg.svd(matrices, full_matrices=False)
@@ -142,6 +143,24 @@ def test_muon_steps_equal_plain_numpy():
             values[one] = values[one] - lr * 0.1 * values[one] - lr * update
     for one, value in values.items():
         np.testing.assert_allclose(one.detach(), value, rtol=1e-4, atol=1e-5)
+
+
+def test_muon_in_bf16_takes_almost_the_step_of_float32():
+    steps = []
+    for is_half in (False, True):
+        torch.manual_seed(0)
+        objective = build_objective(presets.tiny(vocab_size=50), SPECIAL)
+        optimizer = RunOptimizer(objective, OptimConfig(name="muon", weight_decay=0.0), is_half=is_half)
+        before = {name: one.detach().clone() for name, one in objective.named_parameters()}
+        for parameter in objective.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step(0.01, TRUE)
+        assert all(one.dtype == torch.float32 for one in (*objective.parameters(), *optimizer.state().values()))
+        steps.append({name: one.detach() - before[name] for name, one in objective.named_parameters()})
+    for name, step in steps[0].items():
+        is_matrix = ".layers." in name and step.ndim == 2
+        assert (steps[1][name] - step).norm() <= (0.1 if is_matrix else 0.0) * step.norm(), name
+    assert any(not torch.equal(steps[1][name], step) for name, step in steps[0].items())
 
 
 def test_muon_orthogonalises_query_key_and_value_each_by_itself():
