@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from electrakit.model import kernels
 from electrakit.model.parts import Rope, gather, rope_tables, rotate
 
-
 ROUND_TOKENS, ROUND_CHOSEN = 256, 64
 """In bf16 oneDNN compiles every product for its shape, which takes as long as the product itself: numbers of tokens are rounded up."""
 
@@ -207,7 +206,7 @@ class PackedTokens(NamedTuple):
         return found.index_copy(0, real, chosen).view(*positions.shape, -1)
 
     def gather_counted(self, hidden: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
-        """The hidden states at those of the positions where counts (B, K) is true: (M, H). In bf16 M is rounded up, with the first state."""
+        """The hidden states at the positions where counts (B, K) is true: (M, H). In bf16 M is rounded up, with the first state."""
         packed_indices = self.attended.flatten().cumsum(0).view_as(self.attended) - 1
         chosen = packed_indices.gather(1, positions)[counts]
         return hidden.index_select(0, F.pad(chosen, (0, to_round(len(chosen), ROUND_CHOSEN))))

@@ -1,6 +1,5 @@
 """Measures the machine, reads the corpus, and makes the settings of `electra pretrain auto`; a started run keeps its own."""
 
-import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +11,19 @@ from electrakit.common.errors import UserError
 from electrakit.common.words import counted, format_number
 from electrakit.config.pretrain import PretrainChanges, PretrainConfig, override
 from electrakit.data.manifest import read_manifest
-from electrakit.model.auto import ASKED, USEFUL_SHARE, Choice, choose
+from electrakit.model.auto import ASKED, STEPS_SHARE, Choice, choose
+from electrakit.model.counts import num_muon_parameters, useful_flops
+from electrakit.objective.build import build_objective
+from electrakit.objective.randomness import row_keys
 from electrakit.runs import layout
 from electrakit.runs.settings import read_config
-from electrakit.train.distributed import join_process_group
-from electrakit.train.hardware_choices import has_bf16, set_threads
+from electrakit.train import hardware_choices
+from electrakit.train.distributed import ProcessGroup, join_process_group
+from electrakit.train.optim import RunOptimizer
 
-WIDTHS = {"cpu": 1024, "cuda": 8192}  # of the square matrices that are multiplied
-TIMED_SECONDS, MIN_TIMED = 1.0, 3
+TIMED_TOKENS = {"cpu": 4096, "cuda": 8192}  # in a step
+TIMED_SECONDS, MIN_TIMED = 2.0, 3
+SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}  # of the random tokens
 CHOSEN_WITH = ("vocab_size", "length", "batch_size")  # settings that `choose` takes
 
 
@@ -44,47 +48,69 @@ def choose_recipe(**changes: Unpack[PretrainChanges]) -> Choice:
         manifest = read_manifest(given.data)
         num_tokens = manifest.splits["train"].rows * manifest.length
         known |= {"num_tokens": num_tokens, "vocab_size": manifest.vocab_size, "length": manifest.length}
-    flops_per_second, reason = useful_speed(given)
-    choice = choose(given.budget_seconds, flops_per_second, **known)
+    choice, reason = choose_by_speed(given, known)
     return Choice(override(choice.config, changes), (reason, *choice.reasons))
 
 
-def useful_speed(config: PretrainConfig) -> tuple[float, str]:
-    """FLOPs per second that training reaches, of all processes together, and the words for it."""
+def choose_by_speed(given: PretrainConfig, known: dict[str, Any]) -> tuple[Choice, str]:
+    """The choice for the speed of the very body that it takes, and the words for that speed.
+
+    A larger body may do more FLOPs in a second. So the smallest is timed first, and a larger one if it is chosen at that speed.
+    """
+    assert given.budget_seconds is not None
+    timed: set[int] = set()  # sizes, as numbers of parameters
     with join_process_group() as group:
-        is_half = config.precision == "bf16" or (
-            config.precision == "auto" and not config.plain and has_bf16(group.device)
-        )
-        measured = measure_speed(group.device, torch.bfloat16 if is_half else torch.float32)
-        total = float(group.sum(torch.tensor([measured], dtype=torch.float64)))
-        share, num_processes = USEFUL_SHARE[group.device.type], group.world_size
-    is_gpu = group.device.type == "cuda"
-    where = torch.cuda.get_device_name(group.device) if is_gpu else counted(torch.get_num_threads(), "core")
+        choice = choose(given.budget_seconds, 1.0, **known)  # the smallest
+        while (size := num_muon_parameters(choice.config)) not in timed:
+            timed.add(size)
+            config = override(choice.config, {"precision": given.precision, "plain": given.plain})
+            measured = float(group.sum(torch.tensor([measure_speed(config, group)], dtype=torch.float64)))
+            choice = choose(given.budget_seconds, measured * STEPS_SHARE, **known)
+        is_gpu, num_processes = group.device.type == "cuda", group.world_size
+        where = torch.cuda.get_device_name(group.device) if is_gpu else counted(torch.get_num_threads(), "core")
     where += f" in each of {num_processes} processes" if num_processes > 1 else ""
-    precision = "bf16" if is_half else "fp32"
-    return total * share, (
-        f"speed: {format_number(total)}FLOP/s of matrix products in {precision} on {where}, "
-        f"of which training uses about {share:.0%}"
+    return choice, (
+        f"speed: {format_number(measured)}FLOP/s of useful matrix products in steps of training on {where}; "
+        f"steps take about {STEPS_SHARE:.0%} of the time"
     )
 
 
-def measure_speed(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOPs per second of large matrix products, the median of about a second."""
-    if device.type == "cpu":
-        set_threads()
-    width = WIDTHS[device.type]
-    matrix = torch.ones(width, width, device=device, dtype=dtype)
+def measure_speed(config: PretrainConfig, group: ProcessGroup) -> float:
+    """FLOPs per second of useful matrix products in steps of training, on random tokens: the fastest, since other work may slow some."""
+    num_rows = max(1, TIMED_TOKENS[group.device.type] // config.length)
+    config = override(config, {"batch_size": num_rows, "micro_batch": num_rows, "optim": {"warmup_steps": 0}})
+    config = replace(hardware_choices.choose_precision_and_compiler(config, group, None), compile=False)
+    with torch.random.fork_rng(devices=[]):
+        seconds = time_steps(config, group)
+    return useful_flops(config) * num_rows / min(seconds)
+
+
+def time_steps(config: PretrainConfig, group: ProcessGroup) -> list[float]:
+    """The seconds of some steps: forward, backward, update."""
+    device, vocab_size = group.device, config.discriminator.vocab_size
+    objective = build_objective(config, SPECIAL_IDS, log_frequencies=torch.zeros(vocab_size)).to(device).train()
+    hardware_choices.make_fast(objective, config, group)
+    is_half = config.precision == "bf16"
+    optimizer = RunOptimizer(objective, config.optim, is_half=is_half)
+    ids = torch.randint(len(SPECIAL_IDS), vocab_size, (config.batch_size, config.length))
+    ids[:, 0], ids[:, -1] = SPECIAL_IDS["cls"], SPECIAL_IDS["sep"]
+    rows = ids.to(device)
+    is_finite = torch.ones((), dtype=torch.bool, device=device)
+
+    def step(number: int) -> None:
+        """Computed completely when it returns."""
+        keys = row_keys(config.seed, number, range(config.batch_size)).to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
+            objective(rows, keys).loss.backward()
+        optimizer.step(config.optim.lr, is_finite)
+        optimizer.zero_grad()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    step(0)  # the first loads libraries and compiles kernels
     seconds: list[float] = []
-    product(matrix)  # the first loads libraries
     while sum(seconds) < TIMED_SECONDS or len(seconds) < MIN_TIMED:
         started = time.perf_counter()
-        product(matrix)
+        step(len(seconds) + 1)
         seconds.append(time.perf_counter() - started)
-    return 2 * width**3 / statistics.median(seconds)
-
-
-def product(matrix: torch.Tensor) -> None:
-    """Computed completely when it returns."""
-    torch.mm(matrix, matrix)
-    if matrix.is_cuda:
-        torch.cuda.synchronize(matrix.device)
+    return seconds

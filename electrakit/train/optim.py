@@ -226,7 +226,9 @@ class Muon(torch.optim.Optimizer):
 
         def orthogonal(matrices: Tensor) -> Tensor:
             stacked = matrices.view(-1, num_rows, num_columns)
-            return orthogonalise(stacked.bfloat16() if self.is_half else stacked).to(matrices.dtype).view(matrices.shape)
+            return (
+                orthogonalise(stacked.bfloat16() if self.is_half else stacked).to(matrices.dtype).view(matrices.shape)
+            )
 
         scale = 0.2 * max(num_rows, num_columns) ** 0.5
         for parameter, update in zip(parameters, map_matrices(parameters, looked_ahead, orthogonal), strict=True):

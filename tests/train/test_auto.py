@@ -9,35 +9,79 @@ import electrakit as ek
 from electrakit.cli.preset_arguments import config_from_arguments
 from electrakit.cli.show_preset import show
 from electrakit.common.errors import UserError
-from electrakit.model.auto import USEFUL_SHARE, choose
+from electrakit.model.auto import (
+    DEFAULT_LENGTH,
+    DEFAULT_VOCAB_SIZE,
+    LADDER,
+    STEPS_SHARE,
+    TOKENS_PER_PARAMETER,
+    body_parameters,
+    choose,
+    tokens_in,
+)
 from electrakit.runs.settings import read_config
 from electrakit.train import auto
+from electrakit.train.distributed import join_process_group
 
 SMALL = {"discriminator": {"num_layers": 1}, "generator": {"num_layers": 1}, "batch_size": 4, "valid_rows": 8}
 
 
 @pytest.fixture
 def set_speed(monkeypatch):
-    """Of matrix products, instead of a measurement."""
-    return lambda speed: monkeypatch.setattr(auto, "measure_speed", lambda device, dtype: speed)
+    """Of training, instead of a measurement."""
+    return lambda speed: monkeypatch.setattr(auto, "measure_speed", lambda config, group: speed / STEPS_SHARE)
 
 
-def test_a_machine_has_a_speed(monkeypatch):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_machine_has_a_speed(monkeypatch, precision):
+    """That of real steps, in either precision; torch's random numbers stay as they were."""
     monkeypatch.setattr(auto, "TIMED_SECONDS", 0.0)
-    monkeypatch.setitem(auto.WIDTHS, "cpu", 64)
-    assert auto.measure_speed(torch.device("cpu"), torch.float32) > 0
+    monkeypatch.setitem(auto.TIMED_TOKENS, "cpu", 64)
+    config = ek.presets.override(choose(60, 1e9, vocab_size=100, length=32).config, {"precision": precision})
+    with join_process_group() as group:
+        assert len(auto.time_steps(config, group)) == auto.MIN_TIMED
+        before = torch.random.get_rng_state()
+        assert auto.measure_speed(config, group) > 0
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_larger_body_is_timed_before_it_is_chosen(monkeypatch):
+    """Its speed may differ. Of two bodies, each of which would be chosen at the other's speed, one is taken."""
+    asked = []
+
+    def speed_of(speeds):
+        def measure(config, group):
+            asked.append(config.discriminator.hidden_size)
+            return speeds.get(asked[-1], 1e12) / STEPS_SHARE
+
+        return measure
+
+    enough = {size.hidden_size: 1.01 * TOKENS_PER_PARAMETER * cost(size) for size in LADDER[:3]}  # in a second
+    monkeypatch.setattr(auto, "measure_speed", speed_of({128: enough[192], 192: enough[192]}))
+    assert ek.choose_recipe(budget="1s").config.discriminator.hidden_size == 192 and asked == [128, 192]
+    asked.clear()
+    monkeypatch.setattr(auto, "measure_speed", speed_of({128: enough[192], 192: enough[256], 256: enough[256]}))
+    assert ek.choose_recipe(budget="1s").config.discriminator.hidden_size == 256 and asked == [128, 192, 256]
+    asked.clear()
+    monkeypatch.setattr(auto, "measure_speed", speed_of({128: enough[192], 192: enough[128]}))
+    assert ek.choose_recipe(budget="1s").config.discriminator.hidden_size == 128 and asked == [128, 192]
+
+
+def cost(size):
+    """FLOPs of one token for each parameter of the layers."""
+    return body_parameters(size) / tokens_in(1, size, DEFAULT_VOCAB_SIZE, DEFAULT_LENGTH)
 
 
 def test_the_choice_is_that_for_the_speed_and_the_shards_and_changes_win(shards, set_speed):
     set_speed(2e12)
     manifest = json.loads((shards / "manifest.json").read_text())
     num_tokens = manifest["splits"]["train"]["rows"] * 32
-    expected = choose(3600, 2e12 * USEFUL_SHARE["cpu"], num_tokens, manifest["vocab_size"], 32)
+    expected = choose(3600, 2e12, num_tokens, manifest["vocab_size"], 32)
     choice = ek.choose_recipe(data=shards, budget="1h", optim={"lr": 1e-3})
     assert choice.config == ek.presets.override(
         expected.config, {"data": shards, "budget": "1h", "optim": {"lr": 1e-3}}
     )
-    assert choice.reasons[1:] == expected.reasons and "2 TFLOP/s" in choice.reasons[0]
+    assert choice.reasons[1:] == expected.reasons and "2.22 TFLOP/s" in choice.reasons[0]
 
 
 @pytest.mark.long
@@ -60,10 +104,10 @@ def test_a_run_that_was_started_is_not_decided_again(shards, tmp_path, set_speed
 
 
 def test_show_prints_the_reasons_and_then_the_settings(shards, set_speed, capsys):
-    set_speed(120e9)
+    set_speed(60e9)
     show(["auto", "--budget", "8h", "--data", str(shards), "--optim.lr", "0.0017", "--batch_size=16"])
     text = capsys.readouterr().out
-    for words in ("120 GFLOP/s", "8 h 0 min", "epochs over the corpus", "lr 0.0017", "of 16 rows", "warm-up"):
+    for words in ("at 60 GFLOP/s", "8 h 0 min", "epochs over the corpus", "lr 0.0017", "of 16 rows", "warm-up"):
         assert words in text
     assert text.index("speed:") < text.index("optimizer")
     show(["auto", "--budget", "30m", "--vocab-size", "5000", "--length", "64"])
@@ -72,7 +116,7 @@ def test_show_prints_the_reasons_and_then_the_settings(shards, set_speed, capsys
 
 
 def test_settings_in_a_file_count(tmp_path, set_speed):
-    set_speed(120e9)
+    set_speed(60e9)
     (tmp_path / "mine.json").write_text(json.dumps({"budget": "1h", "optim": {"lr": 0.002}}))
     _, config = config_from_arguments(["auto", "--config", str(tmp_path / "mine.json")], verb="show")
     assert config.optim.lr == 0.002 and config.budget == "1h" and config.steps == choose(3600, 60e9).config.steps

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from electrakit import presets, pretrain
-from electrakit.model.auto import USEFUL_SHARE, choose
+from electrakit.model.auto import STEPS_SHARE, choose
 from electrakit.runs.files import PretrainRun, read_metrics
 from electrakit.runs.settings import read_config
 from tests.helpers.processes import HANG, wait_until
@@ -233,7 +233,7 @@ from electrakit.train import auto
 torch.set_num_threads(1)
 settings = json.load(open(sys.argv[1]))
 changes = {name: settings[name] for name in ("data", "run", "batch_size")}
-auto.measure_speed = lambda device, dtype: 1e9 * (1 + torch.distributed.get_rank())
+auto.measure_speed = lambda config, group: 1e9 * (1 + torch.distributed.get_rank())
 small = {"discriminator": {"num_layers": 1}, "generator": {"num_layers": 1}, "valid_rows": 8}
 config = choose_recipe(budget="2d", **small, **changes).config
 pretrain(config, stop_after=2)
@@ -246,7 +246,7 @@ def test_two_processes_decide_for_their_speeds_together(shards, tmp_path):
     finished(torchrun(given, code=AUTO_WORKER))
     manifest = json.loads((shards / "manifest.json").read_text())
     num_tokens = manifest["splits"]["train"]["rows"] * 32
-    expected = choose(2 * 86_400, 3e9 * USEFUL_SHARE["cpu"], num_tokens, manifest["vocab_size"], 32, batch_size=4)
+    expected = choose(2 * 86_400, 3e9 * STEPS_SHARE, num_tokens, manifest["vocab_size"], 32, batch_size=4)
     assert read_config(tmp_path / "run").settings.steps == expected.config.steps
 
 
