@@ -73,8 +73,8 @@ RATE_TASKS = ("qqp", "qnli")
 RATES = (3e-4, 1e-3, 3e-3)
 EPOCHS, FEWER_EPOCHS = 3, {"sst2": 1}  # SST-2 has as many rows as the other four three times over
 RATE_ROWS, NUM_HELD_OUT = 4_000, 1_000  # of the train split of each of RATE_TASKS: to train, to score
-PAIRS, MEAN = "minimal pairs", "mean of tasks"
-YARDSTICKS = (*WAYS, PAIRS, *(TASKS[name].title for name in GLUE_TASKS), MEAN)
+PAIRS, GENERATOR_PAIRS, MEAN = "minimal pairs", "minimal pairs, generator", "mean of tasks"
+YARDSTICKS = (*WAYS, PAIRS, GENERATOR_PAIRS, *(TASKS[name].title for name in GLUE_TASKS), MEAN)
 ONE_CORE = {
     **dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     "TOKENIZERS_PARALLELISM": "false",
@@ -149,8 +149,12 @@ def benchmark(options: argparse.Namespace) -> str:
         )
         if options.pairs:
             yardsticks[*key, PAIRS] = Part(folder / "pairs.json", parts.measure_pairs, model=model, pairs=options.pairs)
-    for (name, seed, _), found in results.run(yardsticks).items():
-        results.add(name, str(seed), found)
+        if options.pairs and (folder / "generator").is_dir():
+            yardsticks[*key, GENERATOR_PAIRS] = Part(
+                folder / "generator_pairs.json", parts.measure_pairs, model=folder / "generator", pairs=options.pairs
+            )
+    for (name, seed, yardstick), found in results.run(yardsticks).items():
+        results.add(name, str(seed), {yardstick: found[PAIRS]} if yardstick == GENERATOR_PAIRS else found)
     if options.glue:
         score_words(options, results)
         finetune_all(options, {key: folders[key] for key in results.training}, results)

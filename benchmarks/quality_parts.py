@@ -133,7 +133,7 @@ def time_trainer(config: PretrainConfig) -> tuple[float, float]:
 
 
 def train(recipe: Recipe, data: Path, seed: int, plan: Result, folder: Path) -> Result:
-    """Train, or resume, and put the model that is kept into `folder`/model."""
+    """Train, or resume, and put the model that is kept into `folder`/model, its generator into `folder`/generator."""
     clock, steps, run, model = Clock(), plan["steps"], folder / "run", folder / "model"
     config = recipe.config(data, max(1, steps), seed, run)
     assert config.data is not None
@@ -153,7 +153,10 @@ def train(recipe: Recipe, data: Path, seed: int, plan: Result, folder: Path) -> 
         done = pretrain(config, on_checkpoint=read_clock, stop_after=steps)
         if done.step < steps:
             raise UserError(f"stopped at step {done.step} of {steps}")
-        shutil.copytree(layout.checkpoint_path(run, steps) / "discriminator", model)
+        checkpoint = layout.checkpoint_path(run, steps)
+        shutil.copytree(checkpoint / "discriminator", model)
+        if config.generator is not None:
+            shutil.copytree(checkpoint / "generator", folder / "generator", dirs_exist_ok=True)
     return {
         "steps": steps,
         "tokens": steps * config.batch_size * config.length,

@@ -170,6 +170,7 @@ def test_one_command_trains_and_measures_and_does_nothing_twice(options, tmp_pat
         assert set(results["scores"][name]) == {"1", "2"}
         for scores in results["scores"][name].values():
             assert {"neighbours", "minimal pairs"} <= set(scores)
+            assert ("minimal pairs, generator" in scores) == (name != "masked")
     assert results["parts"]["ours 1"]["steps"] > 1 and results["parts"]["ours 1"]["cpu_seconds"] > 0
     assert results["parts"]["random 1"]["steps"] == 0
     assert results["scores"]["random"]["1"]["frequency"] != results["scores"]["random"]["2"]["frequency"]
