@@ -102,8 +102,85 @@ template <class T, bool BACK, bool GATED, bool DROPS> void gelu(const T* z, cons
     }
 }
 
-static void product(char first, char second, int rows, int columns, int inner, const float* a, int step_a, const float* b, int step_b,
-                    float beta, float* c) {  // c = a b + beta c, row-major; 'T': transposed
+// Products of bf16 are made of numbers rounded to it, and added up in float32, where the processor has instructions for that. They take
+// numbers in pairs, two neighbours along the inner dimension in one word.
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+const int LANES = 16, FEW = 4;  // words in a vector; a tile of the result has up to FEW rows of up to FEW vectors
+static inline __mmask16 up_to(int count) { return count < LANES ? (1u << count) - 1 : 0xFFFF; }
+static inline __m512 load(const float* in, int count) { return _mm512_maskz_loadu_ps(count > 0 ? up_to(count) : 0, in); }
+
+// (rows, inner) -> pairs (rows, inner / 2)
+static void pack_along(const float* in, int rows, int inner, uint32_t* pairs) {
+    for (int row = 0; row < rows; row++, in += inner, pairs += (inner + 1) / 2)
+        for (int i = 0; i < inner; i += 2 * LANES) {
+            __m512bh both = _mm512_cvtne2ps_pbh(load(in + i + LANES, inner - i - LANES), load(in + i, inner - i));
+            _mm512_mask_storeu_epi32(pairs + i / 2, up_to((inner - i + 1) / 2), (__m512i)both);
+        }
+}
+
+// (inner, columns) -> pairs (inner / 2, step), with zeros behind the columns
+static void pack_across(const float* in, int inner, int columns, int step, uint32_t* pairs) {
+    const auto rounded = [](__m512 numbers) { return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(numbers)); };
+    for (int k = 0; k < inner; k += 2, in += 2 * columns, pairs += step)
+        for (int j = 0; j < columns; j += LANES) {
+            __m512i low = rounded(load(in + j, columns - j));
+            __m512i high = rounded(load(in + columns + j, k + 1 < inner ? columns - j : 0));
+            _mm512_storeu_si512(pairs + j, _mm512_or_si512(_mm512_slli_epi32(high, 16), low));
+        }
+}
+
+// c = a b + beta c for a tile. Row r and pair k of `a` are at a[r * step_row + k * step_inner]; `last` masks the last vector.
+template <int VECTORS> static void tile(const uint32_t* a, int step_row, int step_inner, int rows, const uint32_t* b, int step, int half,
+                                        float beta, float* c, int columns, __mmask16 last) {
+    __m512 sums[FEW][VECTORS];
+    for (int row = 0; row < FEW; row++)
+        for (int v = 0; v < VECTORS; v++) sums[row][v] = _mm512_setzero_ps();
+    for (int k = 0; k < half; k++, a += step_inner, b += step)
+        for (int row = 0; row < FEW; row++) {
+            __m512bh one = (__m512bh)_mm512_set1_epi32(a[row < rows ? row * step_row : 0]);
+            for (int v = 0; v < VECTORS; v++)
+                sums[row][v] = _mm512_dpbf16_ps(sums[row][v], one, (__m512bh)_mm512_loadu_si512(b + v * LANES));
+        }
+    for (int row = 0; row < rows; row++)
+        for (int v = 0; v < VECTORS; v++) {
+            float* to = c + (size_t)row * columns + v * LANES;
+            const __mmask16 some = v + 1 < VECTORS ? 0xFFFF : last;
+            if (beta) sums[row][v] = _mm512_add_ps(sums[row][v], _mm512_maskz_loadu_ps(some, to));
+            _mm512_mask_storeu_ps(to, some, sums[row][v]);
+        }
+}
+
+static void half_product(char first, char second, int rows, int columns, int inner, const float* a, const float* b, float beta, float* c) {
+    const auto whole = [](int count) { return (count + LANES - 1) / LANES * LANES; };
+    const int half = (inner + 1) / 2, step_a = whole(rows), step = whole(columns);
+    static thread_local std::vector<uint32_t> space;
+    space.resize((size_t)half * (step_a + step + columns));
+    uint32_t *left = space.data(), *right = left + (size_t)half * step_a, *turned = right + (size_t)half * step;
+    if (first == 'N') pack_along(a, rows, inner, left);
+    else pack_across(a, inner, rows, step_a, left);
+    if (second == 'N') pack_across(b, inner, columns, step, right);
+    else pack_along(b, columns, inner, turned);
+    for (int k = 0; second == 'T' && k < half; k++)
+        for (int j = 0; j < step; j++) right[(size_t)k * step + j] = j < columns ? turned[(size_t)j * half + k] : 0;
+    const int step_row = first == 'N' ? half : 1, step_inner = first == 'N' ? 1 : step_a;
+    for (int j = 0; j < columns; j += FEW * LANES) {
+        const int vectors = (columns - j + LANES - 1) / LANES;
+        const auto compute = vectors == 1 ? tile<1> : vectors == 2 ? tile<2> : vectors == 3 ? tile<3> : tile<FEW>;
+        const __mmask16 last = up_to(columns - j - ((vectors < FEW ? vectors : FEW) - 1) * LANES);
+        for (int i = 0; i < rows; i += FEW)
+            compute(left + (size_t)i * step_row, step_row, step_inner, rows - i < FEW ? rows - i : FEW, right + j, step, half, beta,
+                    c + (size_t)i * columns + j, columns, last);
+    }
+}
+#endif
+
+// c = a b + beta c, row-major; 'T': transposed
+template <class T> static void product(char first, char second, int rows, int columns, int inner, const float* a, int step_a,
+                                       const float* b, int step_b, float beta, float* c) {
+#ifdef __AVX512BF16__
+    if (sizeof(T) == 2) return half_product(first, second, rows, columns, inner, a, b, beta, c);
+#endif
     const float one = 1; sgemm_(&second, &first, &columns, &rows, &inner, &one, b, &step_b, a, &step_a, &beta, c, &columns);
 }
 
@@ -159,16 +236,16 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
                     for (int i = 0; i < width; i++)
                         place_query[part * table + row * width + i] =
                             (float)places[((Int)(low + row) * 2 + part) * hidden + head * width + i] * (part ? 1 : scale);
-            if (places) product('N', 'T', length, near, width, key, width, place_query, width, 0, of_key);
+            if (places) product<T>('N', 'T', length, near, width, key, width, place_query, width, 0, of_key);
             if (places && grad) std::memset(key_slopes, 0, sizeof(float) * near * length);
             for (int first = 0; first < length; first += BLOCK) {
                 int count = length - first < BLOCK ? length - first : BLOCK;
-                product('N', 'T', count, length, width, query + first * width, width, key, width, 0, scores);
-                if (places) product('N', 'T', count, near, width, query + first * width, width, place_key, width, 0, of_query);
+                product<T>('N', 'T', count, length, width, query + first * width, width, key, width, 0, scores);
+                if (places) product<T>('N', 'T', count, near, width, query + first * width, width, place_key, width, 0, of_query);
                 if (places && grad) std::memset(query_slopes, 0, sizeof(float) * near * count);
                 for (int i = 0; grad && i < count; i++)
                     for (int j = 0; j < width; j++) given[i * width + j] = grad[(Int)(start + first + i) * hidden + head * width + j];
-                if (grad) product('N', 'T', count, length, width, given, width, value, width, 0, slopes);
+                if (grad) product<T>('N', 'T', count, length, width, given, width, value, width, 0, slopes);
                 for (int i = 0; i < count; i++) {
                     Int token = (Int)(start + first + i) * heads + head, index = (Int)(first + i) * length;
                     float *score = scores + i * length, *slope = slopes + i * length, total = 0, along = 0;
@@ -189,17 +266,19 @@ template <class T> void attention(const T* qkv, const float* bias, const Int* st
                     }
                 }
                 float* from = grad ? slopes : scores;
-                product('N', 'N', count, width, length, from, length, grad ? key : value, width, 0, result + first * width);
+                product<T>('N', 'N', count, width, length, from, length, grad ? key : value, width, 0, result + first * width);
                 if (places && grad) {
-                    product('N', 'N', count, width, near, query_slopes, near, place_key, width, 1, result + first * width);
-                    product('T', 'N', near, width, count, query_slopes, near, query + first * width, width, first > 0, place_slopes + table);
+                    product<T>('N', 'N', count, width, near, query_slopes, near, place_key, width, 1, result + first * width);
+                    product<T>('T', 'N', near, width, count, query_slopes, near, query + first * width, width, first > 0,
+                               place_slopes + table);
                 }
-                if (grad) product('T', 'N', length, width, count, slopes, length, query + first * width, width, first > 0, result + area);
-                if (grad) product('T', 'N', length, width, count, scores, length, given, width, first > 0, result + 2 * area);
+                if (!grad) continue;
+                product<T>('T', 'N', length, width, count, slopes, length, query + first * width, width, first > 0, result + area);
+                product<T>('T', 'N', length, width, count, scores, length, given, width, first > 0, result + 2 * area);
             }
             if (places && grad) {
-                product('N', 'N', length, width, near, key_slopes, near, place_query, width, 1, result + area);
-                product('T', 'N', near, width, length, key_slopes, near, key, width, 0, place_slopes);
+                product<T>('N', 'N', length, width, near, key_slopes, near, place_query, width, 1, result + area);
+                product<T>('T', 'N', near, width, length, key_slopes, near, key, width, 0, place_slopes);
                 float* sums = partial + ((size_t)omp_get_thread_num() * num_places + low) * 2 * hidden + head * width;
                 for (int part = 0; part < 2; part++)
                     for (int row = 0; row < near; row++)

@@ -103,10 +103,11 @@ def exactly_rotated(heads, tables):
 
 
 @TYPES
+@pytest.mark.parametrize("size", [9, 16, 64])
 @pytest.mark.parametrize("lengths", [(1,), (5, 1, 30), (128, 129, 300)], ids=str)
-def test_attention(dtype, lengths):
+def test_attention(dtype, lengths, size):
     torch.manual_seed(0)
-    num_heads, size = 3, 16
+    num_heads = 3
     starts = torch.tensor([0, *np.cumsum(lengths)])
     qkv, bias = numbers(sum(lengths), 3 * num_heads * size, dtype=dtype), numbers(3 * num_heads * size)
     mine = kernels.Attention.apply(qkv, bias, starts, num_heads, 0.0)
@@ -115,6 +116,23 @@ def test_attention(dtype, lengths):
     theirs = torch.cat([F.scaled_dot_product_attention(*one).transpose(0, 1).flatten(1) for one in heads])
     assert_same([mine], [theirs], dtype)
     both_gradients([mine], [theirs], [qkv, bias], dtype)
+
+
+def test_attention_to_distances_in_bf16_is_that_in_fp32():
+    """At the rounded inputs; test_deberta.py compares fp32 with transformers."""
+    torch.manual_seed(0)
+    num_heads, size, lengths = 2, 24, (1, 37, 150)
+    starts, positions = torch.tensor([0, *np.cumsum(lengths)]), torch.cat([torch.arange(one) for one in lengths])
+    inputs = [numbers(sum(lengths), 3 * num_heads * size), numbers(7, 2 * num_heads * size)]
+    rounded = [each.detach().bfloat16().requires_grad_() for each in inputs]
+    exact = [each.float() for each in rounded]
+    rows = (torch.arange(-149, 150) // 50 + 3).clamp(0, 6)
+    mine, theirs = (
+        kernels.Attention.apply(qkv, None, starts, num_heads, 0.0, places, rows, positions)
+        for qkv, places in (rounded, exact)
+    )
+    assert_same([mine], [theirs], torch.bfloat16)
+    both_gradients([mine], [theirs], rounded, torch.bfloat16)
 
 
 @TYPES
