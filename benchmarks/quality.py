@@ -149,7 +149,7 @@ def benchmark(options: argparse.Namespace) -> str:
         )
         if options.pairs:
             yardsticks[*key, PAIRS] = Part(folder / "pairs.json", parts.measure_pairs, model=model, pairs=options.pairs)
-        if options.pairs and (folder / "generator").is_dir():
+        if options.pairs and recipes[key[0]].has_generator:
             yardsticks[*key, GENERATOR_PAIRS] = Part(
                 folder / "generator_pairs.json", parts.measure_pairs, model=folder / "generator", pairs=options.pairs
             )

@@ -53,6 +53,10 @@ class Recipe:
     trained_by: Literal["electrakit", "transformers", "nothing"] = "electrakit"
     """`transformers`: its Trainer trains the discriminator as a masked LM; `nothing`: the weights stay random."""
 
+    @property
+    def has_generator(self) -> bool:
+        return override(PRESETS[self.preset](), self.changes).generator is not None
+
     def config(self, data: Path, steps: int = 1, seed: int = 1, run: Path | None = None) -> PretrainConfig:
         """The settings of a run on these shards, or on those that the changes name. A tenth of it is warm-up at most."""
         data = Path(self.changes.get("data", data))
@@ -137,7 +141,8 @@ def train(recipe: Recipe, data: Path, seed: int, plan: Result, folder: Path) -> 
     clock, steps, run, model = Clock(), plan["steps"], folder / "run", folder / "model"
     config = recipe.config(data, max(1, steps), seed, run)
     assert config.data is not None
-    shutil.rmtree(model, ignore_errors=True)
+    for place in (model, folder / "generator"):
+        shutil.rmtree(place, ignore_errors=True)
     if recipe.trained_by == "transformers":
         masked_lm = new_masked_lm(config)
         run_trainer(masked_lm, config, clock)
@@ -156,7 +161,7 @@ def train(recipe: Recipe, data: Path, seed: int, plan: Result, folder: Path) -> 
         checkpoint = layout.checkpoint_path(run, steps)
         shutil.copytree(checkpoint / "discriminator", model)
         if config.generator is not None:
-            shutil.copytree(checkpoint / "generator", folder / "generator", dirs_exist_ok=True)
+            shutil.copytree(checkpoint / "generator", folder / "generator")
     return {
         "steps": steps,
         "tokens": steps * config.batch_size * config.length,

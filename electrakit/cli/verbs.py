@@ -134,7 +134,7 @@ def parse(kind: Any, *style: Any, **options: Any) -> Any:
 
 def auto_example() -> Choice:
     """What help and completion show: an hour on two cores."""
-    return choose(budget_seconds=3600, flops_per_second=60e9)
+    return choose(budget_seconds=3600, speed_of=lambda size: 60e9)
 
 
 def _with_presets(kind: type[Any]) -> type[Any]:

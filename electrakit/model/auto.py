@@ -1,5 +1,6 @@
 """Chooses the settings of `electra pretrain auto` from time, speed and corpus. Arithmetic only: no torch, nothing is measured here."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2, sqrt
 from typing import Any
@@ -9,7 +10,7 @@ from electrakit.config.network import NetworkConfig
 from electrakit.config.objective import ObjectiveConfig
 from electrakit.config.optim import OptimConfig
 from electrakit.config.presets import networks
-from electrakit.config.pretrain import PretrainConfig
+from electrakit.config.pretrain import PretrainConfig, override
 from electrakit.model.counts import num_elements, parameter_shapes, useful_flops
 
 
@@ -52,13 +53,13 @@ OBJECTIVE = ObjectiveConfig(
     flatten_to="frequency",
     disc_weight=DISC_WEIGHT,
 )
-STEPS_SHARE = 0.9  # of the time; the start, validation and checkpoints take the rest
+STEPS_SHARE = 0.9  # of the time, an assumption; the start, validation and checkpoints take the rest
 MEASURED_FLOPS = 1.5e14  # the half-hour run of modern_mini, 2,900 steps: above, the rules extrapolate
 
 LONGEST_BETWEEN_CHECKPOINTS = 1800  # seconds
 VALID_ROWS, VALIDATION_SHARE = 256, 0.03  # of the time, at most
 VALIDATION_COST = (VALID_ROWS + 3 * 64) / 3  # in rows of training: forward only, and 64 rows of each corruption
-DEFAULT_VOCAB_SIZE, DEFAULT_LENGTH = 30_522, 128  # without shards
+DEFAULTS = {"vocab_size": 30_522, "length": 128}  # without shards
 
 ASKED = ("data", "run", "budget", "length", "batch_size", "precision", "plain")
 """The settings that the choice depends on, besides `vocab_size`."""
@@ -74,27 +75,35 @@ class Choice:
 
 def choose(
     budget_seconds: float,
-    flops_per_second: float,
+    speed_of: Callable[[Size], float],
     num_tokens: int | None = None,
-    vocab_size: int = DEFAULT_VOCAB_SIZE,
-    length: int = DEFAULT_LENGTH,
+    vocab_size: int = DEFAULTS["vocab_size"],
+    length: int = DEFAULTS["length"],
     batch_size: int | None = None,
 ) -> Choice:
     """The settings for a budget.
 
     Args:
         budget_seconds: time of the training.
-        flops_per_second: of useful matrix products (`model.counts.useful_flops`) that training reaches on this machine.
+        speed_of: FLOPs per second of useful matrix products (`model.counts.useful_flops`) that a run reaches with a body. Asked from the
+            smallest body up, until one is too large for the budget.
         num_tokens: of the corpus, padding included; None: enough for the budget.
         vocab_size: of the tokenizer.
         length: tokens in a row.
         batch_size: rows of a step, if the user has set it.
     """
-    flops = budget_seconds * flops_per_second
-    seen = [tokens_in(flops, size, vocab_size, length) for size in LADDER]
-    ratios = [tokens / body_parameters(size) for size, tokens in zip(LADDER, seen, strict=True)]
-    place = max((place for place, ratio in enumerate(ratios) if ratio >= TOKENS_PER_PARAMETER), default=0)
-    size = LADDER[place]
+    speeds: list[float] = []
+    seen: list[float] = []  # tokens
+    ratios: list[float] = []  # tokens for each parameter
+    for size in LADDER:
+        speeds.append(speed_of(size))
+        seen.append(tokens_in(budget_seconds * speeds[-1], size, vocab_size, length))
+        ratios.append(seen[-1] / body_parameters(size))
+        if ratios[-1] < TOKENS_PER_PARAMETER:
+            break
+    place = max(0, sum(ratio >= TOKENS_PER_PARAMETER for ratio in ratios) - 1)
+    size, speed = LADDER[place], speeds[place]
+    flops = budget_seconds * speed
     why_batch = "it grows with the square root of the tokens" if batch_size is None else "as given"
     batch_size = batch_size or choose_batch_size(seen[place], length)
     steps = max(1, round(seen[place] / (batch_size * length)))
@@ -102,27 +111,18 @@ def choose(
     epochs = 0.0 if num_tokens is None else run_tokens / num_tokens
     dropout = DROPOUT if epochs > MANY_EPOCHS else 0.0
     interval = max(1, min(steps // 10, int(steps * LONGEST_BETWEEN_CHECKPOINTS / budget_seconds)))
-    optim = OptimConfig(
-        name="muon", lr=size.lr, adam_lr=size.lr * ADAM_SHARE, warmup_steps=max(1, round(steps * WARMUP_SHARE))
-    )
-    config = PretrainConfig(
-        **pair(size, vocab_size, length, dropout),
-        length=length,
-        steps=steps,
-        batch_size=batch_size,
-        objective=OBJECTIVE,
-        share="layers",
-        optim=optim,
-        init_embeddings="counts",
-        init_attention="neighbours",
-        log_every=max(1, min(100, steps // 100)),
-        valid_every=max(interval, min(steps, round(VALIDATION_COST / VALIDATION_SHARE / batch_size))),
-        valid_rows=VALID_ROWS,
-        save_every=interval,
-    )
+    when = {
+        "log_every": max(1, min(100, steps // 100)),
+        "valid_every": max(interval, min(steps, round(VALIDATION_COST / VALIDATION_SHARE / batch_size))),
+        "valid_rows": VALID_ROWS,
+        "save_every": interval,
+        "optim": {"warmup_steps": max(1, round(steps * WARMUP_SHARE))},
+    }
+    config = override(recipe(size, vocab_size, length, dropout), {"steps": steps, "batch_size": batch_size}, when)
+    optim = config.optim
     extrapolates = ", more than was measured: an extrapolation" * (flops > MEASURED_FLOPS)
     reasons = (
-        f"budget: {format_duration(budget_seconds)} at {format_number(flops_per_second)}FLOP/s are {flops:.3g} FLOPs{extrapolates}",
+        f"budget: {format_duration(budget_seconds)} at {format_number(speed)}FLOP/s are {flops:.3g} FLOPs{extrapolates}",
         f"size: {size}, {format_number(body_parameters(size))} parameters in the layers: {why_this_size(place, ratios)}",
         f"tokens: {format_number(run_tokens)} in {steps:,} steps, {epochs_text(num_tokens, epochs)}",
         f"batch: {batch_size:,} rows of {length:,} tokens; {why_batch}",
@@ -134,6 +134,19 @@ def choose(
         "expect: docs/recipes.md has what was measured; the rules are provisional",
     )
     return Choice(config, reasons)
+
+
+def recipe(size: Size, vocab_size: int, length: int, dropout: float = 0.0) -> PretrainConfig:
+    """What does not depend on the budget."""
+    return PretrainConfig(
+        **pair(size, vocab_size, length, dropout),
+        length=length,
+        objective=OBJECTIVE,
+        share="layers",
+        optim=OptimConfig(name="muon", lr=size.lr, adam_lr=size.lr * ADAM_SHARE),
+        init_embeddings="counts",
+        init_attention="neighbours",
+    )
 
 
 def pair(size: Size, vocab_size: int, length: int, dropout: float = 0.0) -> dict[str, Any]:
@@ -153,13 +166,12 @@ def pair(size: Size, vocab_size: int, length: int, dropout: float = 0.0) -> dict
 
 def tokens_in(flops: float, size: Size, vocab_size: int, length: int) -> float:
     """How many a body sees for these FLOPs."""
-    config = PretrainConfig(**pair(size, vocab_size, length), length=length, objective=OBJECTIVE)
-    return flops / useful_flops(config) * length
+    return flops / useful_flops(recipe(size, vocab_size, length)) * length
 
 
 def body_parameters(size: Size) -> int:
     """Of the layers: tables are looked up, and learn as fast in a large body as in a small one."""
-    discriminator = pair(size, DEFAULT_VOCAB_SIZE, DEFAULT_LENGTH)["discriminator"]
+    discriminator = pair(size, **DEFAULTS)["discriminator"]
     return num_elements(parameter_shapes(discriminator, "replaced")["layers"])
 
 

@@ -222,6 +222,9 @@ class Rotate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cosine: Tensor, sine: Tensor, num_heads: int) -> Tensor:
+        if qkv.shape != (len(cosine), 6 * num_heads * cosine.size(1)) or sine.shape != cosine.shape:
+            shapes = ", ".join(str(tuple(each.shape)) for each in (qkv, cosine, sine))
+            raise IndexError(f"qkv, cosine and sine of {num_heads} heads do not fit together: {shapes}")
         ctx.mark_dirty(qkv)
         ctx.save_for_backward(cosine, sine)
         ctx.num_heads = num_heads

@@ -1,9 +1,9 @@
 """The two layouts of a batch's tokens, padded and packed, and the operations that differ between them.
 
-`PaddedTokens` are rows of equal length in plain torch, for any device and compiler. `PackedTokens` are the real tokens alone, one row
-after the other (unpadded), with kernels for the CPU: padding costs nothing there. Both compute the same.
+`PaddedTokens` are rows of equal length in plain torch, for any device and compiler. `PackedTokens` are the real tokens, one row after the
+other (unpadded), with kernels for the CPU: padding costs nothing there. Both compute the same.
 
-Shapes: B rows, T tokens, N real tokens, K positions, H hidden size, D head size. A hidden state is (B, T, H) padded, (N, H) packed.
+Shapes: B rows, T tokens, N packed tokens, K positions, H hidden size, D head size. A hidden state is (B, T, H) padded, (N, H) packed.
 """
 
 from typing import NamedTuple
@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from electrakit.model import kernels
 from electrakit.model.parts import Rope, gather, rope_tables, rotate
 
-ROUND_TOKENS, ROUND_CHOSEN = 256, 64
-"""In bf16 oneDNN compiles every product for its shape, which takes as long as the product itself: numbers of tokens are rounded up."""
+TOKENS_MULTIPLE, CHOSEN_MULTIPLE = 256, 64
+"""In bf16 oneDNN compiles code for each shape of a product. So that there are few, packed tokens are padded to a multiple."""
 
 
 class Distances(NamedTuple):
@@ -121,27 +121,30 @@ class PaddedTokens(NamedTuple):
 class PackedTokens(NamedTuple):
     """The real tokens, one row after the other. Methods as of `PaddedTokens`.
 
-    In bf16 some padding follows as a row of its own, so that N is a round number; nothing reads its states.
+    In bf16 padding follows up to a multiple, as a row of its own, so that every state is computed; nothing reads those of padding.
     """
 
     ids: Tensor  # (N,)
     segments: Tensor  # (N,)
     attended: Tensor  # (B, T) bool
     indices: Tensor  # (N,): of the real tokens in the flattened (B, T); then zeros
-    starts: Tensor  # (B + 1,), or one more: the first token of each row, and their number
-    num_real: int
+    starts: Tensor  # (B + 1,), with padding (B + 2,): where each row begins, and at last N
+    num_real: int  # tokens without padding
+    chosen_multiple: int  # to which chosen tokens are padded
 
     @classmethod
     def of(cls, ids: Tensor, pad: int, sep: int | None) -> "PackedTokens":
         attended = ids != pad
         real = attended.flatten().nonzero().squeeze(-1)
-        num_spare = to_round(len(real), ROUND_TOKENS)
+        is_half = torch.is_autocast_enabled("cpu")
+        num_padding = -len(real) % TOKENS_MULTIPLE if is_half else 0
         starts = F.pad(attended.sum(-1).cumsum(0), (1, 0))
-        if num_spare:
-            starts = F.pad(starts, (0, 1), value=len(real) + num_spare)
-        packed_ids = F.pad(ids.flatten()[real], (0, num_spare), value=pad)
-        packed_segments = F.pad(segment_ids(ids, attended, sep).flatten()[real], (0, num_spare))
-        return cls(packed_ids, packed_segments, attended, F.pad(real, (0, num_spare)), starts, len(real))
+        if num_padding:
+            starts = F.pad(starts, (0, 1), value=len(real) + num_padding)
+        packed_ids = F.pad(ids.flatten()[real], (0, num_padding), value=pad)
+        packed_segments = F.pad(segment_ids(ids, attended, sep).flatten()[real], (0, num_padding))
+        indices, chosen_multiple = F.pad(real, (0, num_padding)), CHOSEN_MULTIPLE if is_half else 1
+        return cls(packed_ids, packed_segments, attended, indices, starts, len(real), chosen_multiple)
 
     def embed_positions(self, table: nn.Embedding) -> Tensor:
         return table(self.indices % self.attended.size(1))
@@ -206,18 +209,13 @@ class PackedTokens(NamedTuple):
         return found.index_copy(0, real, chosen).view(*positions.shape, -1)
 
     def gather_counted(self, hidden: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
-        """The hidden states at the positions where counts (B, K) is true: (M, H). In bf16 M is rounded up, with the first state."""
+        """The hidden states at the positions where counts (B, K) is true: (M, H), in bf16 padded with the first state."""
         packed_indices = self.attended.flatten().cumsum(0).view_as(self.attended) - 1
         chosen = packed_indices.gather(1, positions)[counts]
-        return hidden.index_select(0, F.pad(chosen, (0, to_round(len(chosen), ROUND_CHOSEN))))
+        return hidden.index_select(0, F.pad(chosen, (0, -len(chosen) % self.chosen_multiple)))
 
 
 Tokens = PaddedTokens | PackedTokens
-
-
-def to_round(number: int, multiple: int) -> int:
-    """How much is missing to a multiple, where that makes products faster."""
-    return -number % multiple if torch.is_autocast_enabled("cpu") else 0
 
 
 def segment_ids(ids: Tensor, attended: Tensor, sep: int | None) -> Tensor:

@@ -11,8 +11,8 @@ from electrakit.common.errors import UserError
 from electrakit.common.words import counted, format_number
 from electrakit.config.pretrain import PretrainChanges, PretrainConfig, override
 from electrakit.data.manifest import read_manifest
-from electrakit.model.auto import ASKED, STEPS_SHARE, Choice, choose
-from electrakit.model.counts import num_muon_parameters, useful_flops
+from electrakit.model.auto import ASKED, DEFAULTS, STEPS_SHARE, Choice, Size, choose, recipe
+from electrakit.model.counts import useful_flops
 from electrakit.objective.build import build_objective
 from electrakit.objective.randomness import row_keys
 from electrakit.runs import layout
@@ -53,35 +53,41 @@ def choose_recipe(**changes: Unpack[PretrainChanges]) -> Choice:
 
 
 def choose_by_speed(given: PretrainConfig, known: dict[str, Any]) -> tuple[Choice, str]:
-    """The choice for the speed of the very body that it takes, and the words for that speed.
-
-    A larger body may do more FLOPs in a second. So the smallest is timed first, and a larger one if it is chosen at that speed.
-    """
+    """The choice for this machine, and the words for its speed."""
     assert given.budget_seconds is not None
-    timed: set[int] = set()  # sizes, as numbers of parameters
+    measured: dict[Size, float] = {}
+    vocab_size, length = (known.get(name, DEFAULTS[name]) for name in ("vocab_size", "length"))
     with join_process_group() as group:
-        choice = choose(given.budget_seconds, 1.0, **known)  # the smallest
-        while (size := num_muon_parameters(choice.config)) not in timed:
-            timed.add(size)
-            config = override(choice.config, {"precision": given.precision, "plain": given.plain})
-            measured = float(group.sum(torch.tensor([measure_speed(config, group)], dtype=torch.float64)))
-            choice = choose(given.budget_seconds, measured * STEPS_SHARE, **known)
+
+        def speed_of(size: Size) -> float:
+            config = override(recipe(size, vocab_size, length), {"precision": given.precision, "plain": given.plain})
+            speed = torch.tensor([measure_speed(config, group)], dtype=torch.float64)
+            measured[size] = float(group.sum(speed))
+            return measured[size] * STEPS_SHARE
+
+        choice = choose(given.budget_seconds, speed_of, **known)
         is_gpu, num_processes = group.device.type == "cuda", group.world_size
         where = torch.cuda.get_device_name(group.device) if is_gpu else counted(torch.get_num_threads(), "core")
     where += f" in each of {num_processes} processes" if num_processes > 1 else ""
+    speeds = ", ".join(f"{format_number(speed)}FLOP/s for {size}" for size, speed in measured.items())
     return choice, (
-        f"speed: {format_number(measured)}FLOP/s of useful matrix products in steps of training on {where}; "
-        f"steps take about {STEPS_SHARE:.0%} of the time"
+        f"speed: steps of training reach {speeds}, on {where}; steps are taken to be {STEPS_SHARE:.0%} of the time"
     )
 
 
 def measure_speed(config: PretrainConfig, group: ProcessGroup) -> float:
-    """FLOPs per second of useful matrix products in steps of training, on random tokens: the fastest, since other work may slow some."""
+    """FLOPs per second of useful matrix products in steps of training, on random tokens: the fastest, since other work may slow some.
+
+    Not compiled, which would take minutes, and without the exchange between processes.
+    """
     num_rows = max(1, TIMED_TOKENS[group.device.type] // config.length)
     config = override(config, {"batch_size": num_rows, "micro_batch": num_rows, "optim": {"warmup_steps": 0}})
     config = replace(hardware_choices.choose_precision_and_compiler(config, group, None), compile=False)
     with torch.random.fork_rng(devices=[]):
         seconds = time_steps(config, group)
+    hardware_choices.give_back_memory()  # the micro-batch is chosen by what is free
+    if group.device.type == "cuda":
+        torch.cuda.empty_cache()
     return useful_flops(config) * num_rows / min(seconds)
 
 
@@ -90,8 +96,8 @@ def time_steps(config: PretrainConfig, group: ProcessGroup) -> list[float]:
     device, vocab_size = group.device, config.discriminator.vocab_size
     objective = build_objective(config, SPECIAL_IDS, log_frequencies=torch.zeros(vocab_size)).to(device).train()
     hardware_choices.make_fast(objective, config, group)
-    is_half = config.precision == "bf16"
-    optimizer = RunOptimizer(objective, config.optim, is_half=is_half)
+    dtype = hardware_choices.DTYPES[config.precision]
+    optimizer = RunOptimizer(objective, config.optim, muon_dtype=dtype)
     ids = torch.randint(len(SPECIAL_IDS), vocab_size, (config.batch_size, config.length))
     ids[:, 0], ids[:, -1] = SPECIAL_IDS["cls"], SPECIAL_IDS["sep"]
     rows = ids.to(device)
@@ -100,7 +106,7 @@ def time_steps(config: PretrainConfig, group: ProcessGroup) -> list[float]:
     def step(number: int) -> None:
         """Computed completely when it returns."""
         keys = row_keys(config.seed, number, range(config.batch_size)).to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=is_half):
+        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             objective(rows, keys).loss.backward()
         optimizer.step(config.optim.lr, is_finite)
         optimizer.zero_grad()

@@ -23,6 +23,7 @@ from electrakit.model.networks import Network, use_kernels
 from electrakit.runs.files import Environment
 from electrakit.train.distributed import ProcessGroup
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}  # of matrix products, by precision
 PACKAGES = ("electrakit", "torch", "transformers", "tokenizers", "safetensors", "numpy")
 AUTOCAST_PACKAGES = ("electrakit", "torch", "transformers")
 PEAK_FLOPS = {  # of matrix products in bf16, by a part of the GPU's name (makers' data sheets, without sparsity)
@@ -38,7 +39,7 @@ PEAK_FLOPS = {  # of matrix products in bf16, by a part of the GPU's name (maker
 # Compiling takes minutes, which only runs that are about this long win back.
 MIN_STEPS_TO_COMPILE, MIN_SECONDS_TO_COMPILE = 5_000, 1_800
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's mallopt
-ONEDNN_SHAPES = "128"  # a step has about 40
+ONEDNN_SHAPES = "128"  # a step has about 40; the next one has mostly the same
 
 
 def choose_precision_and_compiler(
@@ -135,8 +136,8 @@ def set_threads() -> None:
 def keep_memory() -> None:
     """Keep freed memory in the process: otherwise every step requests tens of thousands of pages again.
 
-    oneDNN, which computes bf16 products, keeps compiled code for its last 1,024 shapes, half a megabyte each. Packed rows give new
-    shapes at every step, so most of it is never used again.
+    oneDNN, which computes bf16 products, keeps compiled code for its last 1,024 shapes, half a megabyte each. Packed tokens are padded so
+    that there are few; those of rows that are not packed, or of validation, are rarely seen again.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", ONEDNN_SHAPES)  # read at the first product
     with contextlib.suppress(OSError, AttributeError):  # there is glibc only on Linux

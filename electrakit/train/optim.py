@@ -50,16 +50,16 @@ def clipped_together(objective: nn.Module, config: OptimConfig) -> list[list[nn.
 class RunOptimizer:
     """The optimizer of a run: one or two of torch's that work as one, with each parameter in exactly one group.
 
-    With `is_half`, Muon multiplies in bf16, as Jordan et al. do. Weights and averages are float32.
+    Muon multiplies in `muon_dtype`: with bf16 it does what Jordan et al. do. Weights and averages are float32.
     """
 
-    def __init__(self, module: nn.Module, config: OptimConfig, *, is_half: bool = False) -> None:
+    def __init__(self, module: nn.Module, config: OptimConfig, *, muon_dtype: torch.dtype = torch.float32) -> None:
         self.names: dict[Tensor, str] = {
             parameter: name for name, parameter in module.named_parameters() if parameter.requires_grad
         }
         if not self.names:
             raise UserError(f"{type(module).__name__} has no parameters to train")
-        self.parts = make_parts(module, config, is_half)
+        self.parts = make_parts(module, config, muon_dtype)
         self.adam_share = 1.0 if config.adam_lr is None else config.adam_lr / config.lr
         # On a GPU, reading a value would wait for the device.
         self.can_read = next(iter(self.names)).device.type == "cpu"
@@ -97,7 +97,7 @@ class RunOptimizer:
             copy_into(value, saved[name])
 
 
-def make_parts(module: nn.Module, config: OptimConfig, is_half: bool) -> list[torch.optim.Optimizer]:
+def make_parts(module: nn.Module, config: OptimConfig, muon_dtype: torch.dtype) -> list[torch.optim.Optimizer]:
     """The optimizers, with all their state allocated."""
     groups = parameter_groups(module, config.weight_decay, has_muon=config.name == "muon")
     matrices = [group for group in groups if group["is_for_muon"]]
@@ -108,7 +108,7 @@ def make_parts(module: nn.Module, config: OptimConfig, is_half: bool) -> list[to
     else:
         adam = torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     allocate_state(adam, corrects_bias=config.name != "official_adam")
-    return [Muon(matrices, config, is_half), adam] if matrices else [adam]
+    return [Muon(matrices, config, muon_dtype), adam] if matrices else [adam]
 
 
 def parameter_groups(module: nn.Module, weight_decay: float, has_muon: bool = False) -> list[dict[str, Any]]:
@@ -202,9 +202,9 @@ class Muon(torch.optim.Optimizer):
     Matrices of the same shape are orthogonalised together; under FSDP, each on one rank.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], config: OptimConfig, is_half: bool) -> None:
+    def __init__(self, groups: list[dict[str, Any]], config: OptimConfig, dtype: torch.dtype) -> None:
         super().__init__(groups, {"lr": config.lr})
-        self.is_half = is_half
+        self.dtype = dtype
         for parameter in parameters_of(self):
             self.state[parameter] = {"momentum": torch.zeros_like(parameter)}
 
@@ -226,9 +226,7 @@ class Muon(torch.optim.Optimizer):
 
         def orthogonal(matrices: Tensor) -> Tensor:
             stacked = matrices.view(-1, num_rows, num_columns)
-            return (
-                orthogonalise(stacked.bfloat16() if self.is_half else stacked).to(matrices.dtype).view(matrices.shape)
-            )
+            return orthogonalise(stacked.to(self.dtype)).to(matrices.dtype).view(matrices.shape)
 
         scale = 0.2 * max(num_rows, num_columns) ** 0.5
         for parameter, update in zip(parameters, map_matrices(parameters, looked_ahead, orthogonal), strict=True):

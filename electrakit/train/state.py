@@ -81,7 +81,7 @@ class TrainState:
         notices += hardware_choices.make_fast(objective, config, group)
         has_unused = is_custom or config.objective.generator_steps is not None
         self.module = distribute(objective, group, fsdp=config.fsdp, has_unused=has_unused)
-        self.optimizer = RunOptimizer(objective, config.optim, is_half=config.precision == "bf16")
+        self.optimizer = RunOptimizer(objective, config.optim, muon_dtype=hardware_choices.DTYPES[config.precision])
         # Lists of parameters: in the joint step one list.
         self.clipped_together = clipped_together(objective, config.optim)
         self.precision = torch.autocast(group.device.type, torch.bfloat16, enabled=config.precision == "bf16")

@@ -97,6 +97,14 @@ def test_rotate(dtype):
     both_gradients([mine], [theirs], [qkv], dtype)
 
 
+def test_tables_of_other_sizes_are_refused():
+    cosine, sine = (each[:, :4].contiguous() for each in rope_tables(5, 8, 10_000.0, torch.device("cpu")))
+    qkv = torch.randn(5, 3 * 2 * 8)
+    for wrong in [(qkv, cosine, sine, 3), (qkv, cosine[1:], sine, 2), (qkv, cosine[1:], sine[1:], 2)]:
+        with pytest.raises(IndexError, match="heads do not fit together"):
+            kernels.Rotate.apply(*wrong)
+
+
 def exactly_rotated(heads, tables):
     first, second = heads.chunk(2, -1)
     return heads * tables[0] + torch.cat([-second, first], -1) * tables[1]

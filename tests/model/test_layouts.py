@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from electrakit import presets
-from electrakit.model import kernels
+from electrakit.model import kernels, layouts
 from electrakit.model.layouts import PackedTokens, PaddedTokens, segment_ids
 from electrakit.model.networks import Discriminator, Generator, use_kernels
+from electrakit.model.ngrams import WEIGHTS, Neighbours, NGrams
 from electrakit.objective.build import build_objective
 
 needs_kernels = pytest.mark.skipif(
@@ -106,11 +107,13 @@ def test_every_objective_has_the_same_loss(body, kind, precision):
 
 @needs_kernels
 @pytest.mark.parametrize("body", ["classic", "modern", "deberta"])
-def test_a_batch_of_nothing_but_padding(body):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_batch_of_nothing_but_padding(body, precision):
     config = presets.tiny(body)
     objective = build_objective(config, SPECIAL_IDS)
     use_kernels(objective)
-    output = objective(torch.zeros(3, 32, dtype=torch.int64))
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        output = objective(torch.zeros(3, 32, dtype=torch.int64))
     output.loss.backward()
     assert output.loss.item() == 0
 
@@ -195,7 +198,7 @@ def test_packed_tokens_are_the_padded_ones_without_padding(rows):
 
 @needs_kernels
 @pytest.mark.parametrize("rows", ROWS)
-def test_in_bf16_the_numbers_of_tokens_are_round_and_nothing_reads_what_is_added(rows):
+def test_in_bf16_tokens_are_padded_to_a_multiple_and_nothing_reads_the_padding(rows):
     ids = ROWS[rows]
     with torch.autocast("cpu", torch.bfloat16):
         packed = PackedTokens.of(ids, 0, 2)
@@ -205,9 +208,51 @@ def test_in_bf16_the_numbers_of_tokens_are_round_and_nothing_reads_what_is_added
     hidden[packed.num_real :] = torch.nan
     assert torch.equal(packed.to_padded(hidden), plain.to_padded(hidden[: plain.num_real]))
     positions = torch.arange(ids.size(1)).expand_as(ids)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(packed.gather(hidden, positions), plain.gather(hidden[: plain.num_real], positions))
-        assert len(packed.gather_counted(hidden, positions, ids != 0)) % 64 == 0
+    assert torch.equal(packed.gather(hidden, positions), plain.gather(hidden[: plain.num_real], positions))
+    assert len(packed.gather_counted(hidden, positions, ids != 0)) % 64 == 0
+
+
+CORRECTED = {"objective": {"kind": "electra", "correct_weight": 1.0, "flatten_to": "frequency", "temperature": 2.0}}
+PADDED_IN_BF16 = [
+    *(("modern", {"objective": {"kind": kind}}) for kind in ("electra", "replace_mlm", "all_tokens_mlm")),
+    *((body, CORRECTED) for body in ("classic", "modern", "deberta")),
+    ("modern", {"ngrams": True}),
+    ("modern", {"objective": {"kind": "mlm"}, "generator": None}),
+]
+
+
+@needs_kernels
+@pytest.mark.parametrize("rows", ["padded", "a row of padding", "a multiple"])
+@pytest.mark.parametrize(("body", "changes"), PADDED_IN_BF16, ids=str)
+def test_padding_in_bf16_changes_no_loss_and_gradients_only_by_rounding(body, changes, rows, monkeypatch):
+    ids = rows_of([32] * 8) if rows == "a multiple" else ROWS[rows]
+    config = presets.tiny(body, vocab_size=8_000, **changes)
+    keys = torch.randint(2**31, (len(ids), 2))
+    found = []
+    for multiples in ((256, 64), (1, 1)):
+        monkeypatch.setattr(layouts, "TOKENS_MULTIPLE", multiples[0])
+        monkeypatch.setattr(layouts, "CHOSEN_MULTIPLE", multiples[1])
+        torch.manual_seed(0)
+        ngrams = often_followed_by_the_next_number(8_000) if config.ngrams else None
+        objective = build_objective(config, SPECIAL_IDS, None, ngrams, torch.zeros(8_000)).train()
+        assert use_kernels(objective)
+        with torch.autocast("cpu", torch.bfloat16):
+            output = objective(ids, keys)
+        output.loss.backward()
+        measured = [output.loss, output.mlm_loss, output.disc_loss, output.gen_acc, output.disc_acc, output.corrupted]
+        found.append((measured, [parameter.grad for parameter in objective.parameters()]))
+    for one, other in zip(*(measured for measured, _ in found), strict=True):
+        assert one is other is None or (one.isfinite().all() and torch.equal(one, other))
+    for one, other in zip(*(gradients for _, gradients in found), strict=True):  # sums over more tokens
+        assert one is other is None or (one - other).norm() <= 1e-2 * other.norm()
+
+
+def often_followed_by_the_next_number(vocab_size):
+    rows = torch.arange(vocab_size + 1)
+    after = Neighbours(rows, (rows[1:] % vocab_size).int(), torch.full((vocab_size,), 900).int())
+    nothing = Neighbours(torch.zeros_like(rows), torch.zeros(0).int(), torch.zeros(0).int())
+    places = {sign * distance: nothing for distance in WEIGHTS for sign in (-1, 1)} | {-1: after}
+    return NGrams(torch.full((vocab_size,), 1000), places, SPECIAL_IDS["pad"])
 
 
 def test_segments():

@@ -9,19 +9,25 @@ import electrakit as ek
 from electrakit.cli.preset_arguments import config_from_arguments
 from electrakit.cli.show_preset import show
 from electrakit.common.errors import UserError
+from electrakit.model import auto as rules
 from electrakit.model.auto import (
-    DEFAULT_LENGTH,
-    DEFAULT_VOCAB_SIZE,
+    DEFAULTS,
     LADDER,
     STEPS_SHARE,
     TOKENS_PER_PARAMETER,
     body_parameters,
-    choose,
     tokens_in,
 )
+from electrakit.model.counts import useful_flops
 from electrakit.runs.settings import read_config
 from electrakit.train import auto
 from electrakit.train.distributed import join_process_group
+
+
+def choose(seconds, speed, *arguments, **more):
+    """At a speed that does not depend on the size."""
+    return rules.choose(seconds, lambda size: speed, *arguments, **more)
+
 
 SMALL = {"discriminator": {"num_layers": 1}, "generator": {"num_layers": 1}, "batch_size": 4, "valid_rows": 8}
 
@@ -45,31 +51,34 @@ def test_a_machine_has_a_speed(monkeypatch, precision):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_a_larger_body_is_timed_before_it_is_chosen(monkeypatch):
-    """Its speed may differ. Of two bodies, each of which would be chosen at the other's speed, one is taken."""
+def test_bodies_are_timed_until_one_is_too_large_and_each_is_judged_by_its_own_speed(monkeypatch):
     asked = []
 
-    def speed_of(speeds):
+    def of(speeds):
         def measure(config, group):
             asked.append(config.discriminator.hidden_size)
-            return speeds.get(asked[-1], 1e12) / STEPS_SHARE
+            return speeds[asked[-1]] / STEPS_SHARE
 
-        return measure
+        asked.clear()
+        monkeypatch.setattr(auto, "measure_speed", measure)
+        config = ek.choose_recipe(budget="1s").config
+        return config.discriminator.hidden_size, useful_flops(config) * config.batch_size * config.steps
 
-    enough = {size.hidden_size: 1.01 * TOKENS_PER_PARAMETER * cost(size) for size in LADDER[:3]}  # in a second
-    monkeypatch.setattr(auto, "measure_speed", speed_of({128: enough[192], 192: enough[192]}))
-    assert ek.choose_recipe(budget="1s").config.discriminator.hidden_size == 192 and asked == [128, 192]
-    asked.clear()
-    monkeypatch.setattr(auto, "measure_speed", speed_of({128: enough[192], 192: enough[256], 256: enough[256]}))
-    assert ek.choose_recipe(budget="1s").config.discriminator.hidden_size == 256 and asked == [128, 192, 256]
-    asked.clear()
-    monkeypatch.setattr(auto, "measure_speed", speed_of({128: enough[192], 192: enough[128]}))
-    assert ek.choose_recipe(budget="1s").config.discriminator.hidden_size == 128 and asked == [128, 192]
+    # The speeds at which a second is just enough for each.
+    small, middle, large = (1.01 * TOKENS_PER_PARAMETER * cost(size) for size in LADDER[:3])
+    for speeds, chosen in [
+        ({128: small / 2}, 128),
+        ({128: small, 192: small}, 128),
+        ({128: large, 192: small}, 128),
+        ({128: small, 192: middle, 256: middle}, 192),
+    ]:
+        width, flops = of(speeds)
+        assert width == chosen and flops == pytest.approx(speeds[chosen], rel=0.01) and asked == list(speeds)
 
 
 def cost(size):
     """FLOPs of one token for each parameter of the layers."""
-    return body_parameters(size) / tokens_in(1, size, DEFAULT_VOCAB_SIZE, DEFAULT_LENGTH)
+    return body_parameters(size) / tokens_in(1, size, **DEFAULTS)
 
 
 def test_the_choice_is_that_for_the_speed_and_the_shards_and_changes_win(shards, set_speed):

@@ -123,7 +123,7 @@ before = kept(); give_back_memory(); print(before - kept())
 @pytest.mark.long
 @pytest.mark.skipif(not hardware_choices.has_bf16(CPU.device), reason="fp32 products are not oneDNN's")
 def test_products_of_ever_new_shapes_take_little_memory():
-    """As those of packed rows are, whose number of tokens changes at every step."""
+    """As those of Electric are, whose number of scored tokens changes at every step."""
     code = """
 import torch
 from electrakit.train.hardware_choices import keep_memory

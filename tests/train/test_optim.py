@@ -147,10 +147,10 @@ def test_muon_steps_equal_plain_numpy():
 
 def test_muon_in_bf16_takes_almost_the_step_of_float32():
     steps = []
-    for is_half in (False, True):
+    for dtype in (torch.float32, torch.bfloat16):
         torch.manual_seed(0)
         objective = build_objective(presets.tiny(vocab_size=50), SPECIAL)
-        optimizer = RunOptimizer(objective, OptimConfig(name="muon", weight_decay=0.0), is_half=is_half)
+        optimizer = RunOptimizer(objective, OptimConfig(name="muon", weight_decay=0.0), muon_dtype=dtype)
         before = {name: one.detach().clone() for name, one in objective.named_parameters()}
         for parameter in objective.parameters():
             parameter.grad = torch.randn_like(parameter)
