@@ -105,9 +105,11 @@ def test_a_batch_that_is_given_is_taken_and_leaves_the_tokens():
 
 
 @pytest.mark.parametrize("budget", ["3m", "10m", "30m", "1h", "2h", "8h", "1d", "7d"])
-def test_the_table_of_the_documentation_is_what_is_chosen(budget):
-    text = (Path(__file__).parents[2] / "docs/recipes.md").read_text(encoding="utf-8")
-    config = choose(PretrainConfig(budget=budget).budget_seconds, 60e9, vocab_size=8_000).config
+@pytest.mark.parametrize("gigaflops", [60, 350])
+def test_the_tables_of_the_documentation_are_what_is_chosen(budget, gigaflops):
+    whole = (Path(__file__).parents[2] / "docs/recipes.md").read_text(encoding="utf-8")
+    text = whole.partition(f"At {gigaflops} GFLOP/s")[2].partition("\nAt ")[0]
+    config = choose(PretrainConfig(budget=budget).budget_seconds, gigaflops * 1e9, vocab_size=8_000).config
     body = f"{config.discriminator.num_layers} × {config.discriminator.hidden_size}"
     seen = f"{format_number(config.num_tokens)} | {config.batch_size} | {config.steps:,}"
     assert f"| {budget} | {body} | {seen} | {config.optim.lr:g} |" in text
