@@ -16,6 +16,8 @@ def check(line: str) -> None:
     elif words[0] != "electra":
         return
     verb, *rest = words[1:]
+    if verb == "pretrain" and rest[0] == "auto":  # it has the settings of any preset, but would look for the shards
+        rest[0] = "modern_mini"
     if verb in ("pretrain", "show"):
         _, config = config_from_arguments(rest, verb)
         if verb == "pretrain" and (config.data is None or config.run is None):

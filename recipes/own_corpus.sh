@@ -5,7 +5,7 @@
 #
 # By default it trains the paper's ELECTRA-Small, which takes days on one GPU. For the complete pipeline in a quarter of an hour on a CPU:
 #
-#     CORPUS=corpus VOCAB_SIZE=8000 PRESET=mini BUDGET=10m recipes/own_corpus.sh
+#     CORPUS=corpus VOCAB_SIZE=8000 PRESET=auto BUDGET=10m recipes/own_corpus.sh
 #
 # If it is stopped or killed, the same command resumes. --dry-run prints and checks every command without running any.
 

@@ -80,16 +80,21 @@ def run_facts(config: PretrainConfig, manifest: Manifest | None) -> list[tuple[s
     optim = config.optim
     clip = "no clipping" if optim.max_grad_norm is None else f"clipped to {optim.max_grad_norm:g}"
     clip += ", each network by itself" if optim.decoupled and optim.max_grad_norm is not None else ""
+    of_adam = "" if optim.adam_lr is None else f" (AdamW {optim.adam_lr:g})"
+    about = "" if config.budget is None else "the clock decides; about "
+    starts = {"counts": "word vectors from counts of the text", "neighbours": "attention heads at neighbouring tokens"}
+    start = [starts[each] for each in (config.init_embeddings, config.init_attention) if each in starts]
     facts = [
         ("objective", objective_text(config)),
         ("shared", share_text(config)),
+        *([("start", ", ".join(start))] if start else []),
         (
             "optimizer",
-            f"{optim.name}, lr {optim.lr:g}, betas {optim.betas[0]:g} {optim.betas[1]:g}, eps {optim.eps:g}, "
+            f"{optim.name}, lr {optim.lr:g}{of_adam}, betas {optim.betas[0]:g} {optim.betas[1]:g}, eps {optim.eps:g}, "
             f"weight decay {optim.weight_decay:g}, {clip}",
         ),
         ("schedule", f"{optim.schedule}, {optim.warmup_steps:,} steps of warm-up"),
-        ("steps", f"{config.steps:,} of {config.batch_size:,} rows of {config.length:,} tokens"),
+        ("steps", f"{about}{config.steps:,} of {config.batch_size:,} rows of {config.length:,} tokens"),
         ("tokens seen", f"{config.num_tokens:,} ({format_number(config.num_tokens)})"),
         ("precision", precision_text(config)),
         ("seed", str(config.seed)),

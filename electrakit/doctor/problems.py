@@ -32,7 +32,7 @@ AT_BASE_RATE = Problem(
     "corpus of single letters; replacements chosen by argmax instead of sampled; a generator as large as the discriminator; padding that "
     "is scored; a learning rate that is too high. (Sampling and padding are right in ElectraKit's own objectives.)",
     "Run electra doctor on the shards. If the generator is stuck too, begin there. Make the generator 1/4 to 1/2 of the discriminator's "
-    "width, try half the --optim.lr and a longer --optim.warmup-steps, and check that objective.disc_weight is 50.",
+    "width, try half the --optim.lr and a longer --optim.warmup-steps, and check that objective.disc_weight is 50 (auto: 10).",
 )
 GENERATOR_TOO_STRONG = Problem(
     "the generator is too strong",
@@ -46,7 +46,7 @@ ONE_ANSWER = Problem(
     "It predicts the same for every token. Where replaced tokens are rare, 'original' is mostly right, so the accuracy looks good. It was "
     "not trained (its loss has no weight, or its weights are frozen), its outputs are saturated by a learning rate that is too high, or "
     "the weights that it starts from do not belong to its head.",
-    "Look at the AUC instead of the accuracy. Check that objective.disc_weight is 50 and that every weight is trained; try a fifth of "
+    "Look at the AUC instead of the accuracy. Check that objective.disc_weight is 50 (auto: 10) and that every weight is trained; try a fifth of "
     "the --optim.lr.",
 )
 SPIKES = Problem(

@@ -53,7 +53,7 @@ OBJECTIVE = ObjectiveConfig(
     flatten_to="frequency",
     disc_weight=DISC_WEIGHT,
 )
-STEPS_SHARE = 0.9  # of the time, an assumption; the start, validation and checkpoints take the rest
+STEPS_SHARE = 0.9  # of the budget, an assumption; validation and checkpoints take the rest
 MEASURED_FLOPS = 1.5e14  # the half-hour run of modern_mini, 2,900 steps: above, the rules extrapolate
 
 LONGEST_BETWEEN_CHECKPOINTS = 1800  # seconds
@@ -194,8 +194,8 @@ def why_this_size(place: int, ratios: list[float]) -> str:
 
 def epochs_text(num_tokens: int | None, epochs: float) -> str:
     if num_tokens is None:
-        return "each seen once: without --data, a corpus that is large enough is assumed"
+        return "each seen once: without --data, a corpus that is large enough and its vocabulary and length are assumed"
     text = f"{epochs:.3g} epochs over the corpus of {format_number(num_tokens)}"
     if epochs <= MANY_EPOCHS:
         return f"{text}; no dropout"
-    return f"{text}, more than {MANY_EPOCHS}: dropout {DROPOUT:g}; fewer steps would not help, more text would"
+    return f"{text}, more than {MANY_EPOCHS}: dropout {DROPOUT:g}; more text would help more"

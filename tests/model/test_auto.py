@@ -88,7 +88,7 @@ def test_the_reasons_name_the_numbers():
     config, text = choice.config, "\n".join(choice.reasons)
     words = ["8 h 0 min", "60 GFLOP/s", "1.73e+15", "extrapolation", "6 layers of 192", "8 layers of 256 would have"]
     words += [f"{config.steps:,} steps", f"{config.batch_size} rows of 128", f"{config.num_tokens / 5e6:.3g} epochs"]
-    words += [f"Muon {config.optim.lr:g}", f"AdamW {config.optim.adam_lr:g}", "dropout 0.1", "more text would"]
+    words += [f"Muon {config.optim.lr:g}", f"AdamW {config.optim.adam_lr:g}", "dropout 0.1", "more text"]
     for each in words:
         assert each in text
     assert "extrapolation" not in choose(600, 60e9).reasons[0]
