@@ -102,11 +102,11 @@ def lmtuners(size: Size, task: str, epochs: float, start_from: str | None) -> Fi
 
 
 def small_budget(size: Size, task: str, epochs: float, start_from: str | None) -> FinetuneSettings:
-    """For small encoders that were pretrained for minutes or hours: all layers learn, and fast (docs/log.md has the figures).
+    """For small encoders that were pretrained for minutes or hours: all layers learn alike (docs/log.md has the figures).
 
     The head reads the mean where transformers' classifier can: pretraining teaches [CLS] nothing.
     """
-    return FinetuneSettings(lr=1e-3, epochs=epochs, layer_decay=1.0, head="mean")
+    return FinetuneSettings(lr=3e-4, epochs=epochs, layer_decay=1.0, head="mean")
 
 
 FINETUNE_PRESETS: dict[str, Callable[[Size, str, float, str | None], FinetuneSettings]] = {
