@@ -46,7 +46,8 @@ ONE_ANSWER = Problem(
     "It predicts the same for every token. Where replaced tokens are rare, 'original' is mostly right, so the accuracy looks good. It was "
     "not trained (its loss has no weight, or its weights are frozen), its outputs are saturated by a learning rate that is too high, or "
     "the weights that it starts from do not belong to its head.",
-    "Look at the AUC instead of the accuracy. Check that objective.disc_weight is 50 (auto: 10) and that every weight is trained; try a fifth of "
+    "Look at the AUC instead of the accuracy. Check that objective.disc_weight is 50 (auto: 10) and that every weight is trained; try "
+    "a fifth of "
     "the --optim.lr.",
 )
 SPIKES = Problem(
