@@ -103,7 +103,7 @@ template <class T, bool BACK, bool GATED, bool DROPS> void gelu(const T* z, cons
 }
 
 // Products of bf16 are made of numbers rounded to it, and added up in float32, where the processor has instructions for that. They take
-// numbers in pairs, two neighbours along the inner dimension in one word.
+// numbers in pairs, two neighbours along the inner dimension in one word. Denormal numbers count as 0 there.
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 const int LANES = 16, FEW = 4;  // words in a vector; a tile of the result has up to FEW rows of up to FEW vectors
@@ -175,7 +175,7 @@ static void half_product(char first, char second, int rows, int columns, int inn
 }
 #endif
 
-// c = a b + beta c, row-major; 'T': transposed
+// c = a b + beta c, row-major and contiguous, beta 0 or 1; 'T': transposed
 template <class T> static void product(char first, char second, int rows, int columns, int inner, const float* a, int step_a,
                                        const float* b, int step_b, float beta, float* c) {
 #ifdef __AVX512BF16__

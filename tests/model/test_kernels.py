@@ -111,7 +111,7 @@ def exactly_rotated(heads, tables):
 
 
 @TYPES
-@pytest.mark.parametrize("size", [9, 16, 64])
+@pytest.mark.parametrize("size", [9, 16, 64, 80])
 @pytest.mark.parametrize("lengths", [(1,), (5, 1, 30), (128, 129, 300)], ids=str)
 def test_attention(dtype, lengths, size):
     torch.manual_seed(0)
@@ -131,10 +131,10 @@ def test_attention_to_distances_in_bf16_is_that_in_fp32():
     torch.manual_seed(0)
     num_heads, size, lengths = 2, 24, (1, 37, 150)
     starts, positions = torch.tensor([0, *np.cumsum(lengths)]), torch.cat([torch.arange(one) for one in lengths])
-    inputs = [numbers(sum(lengths), 3 * num_heads * size), numbers(7, 2 * num_heads * size)]
+    inputs = [numbers(sum(lengths), 3 * num_heads * size), numbers(76, 2 * num_heads * size)]
     rounded = [each.detach().bfloat16().requires_grad_() for each in inputs]
     exact = [each.float() for each in rounded]
-    rows = (torch.arange(-149, 150) // 50 + 3).clamp(0, 6)
+    rows = torch.arange(-149, 150) // 4 + 38
     mine, theirs = (
         kernels.Attention.apply(qkv, None, starts, num_heads, 0.0, places, rows, positions)
         for qkv, places in (rounded, exact)
@@ -190,8 +190,9 @@ def test_what_is_not_a_number_stays_so():
     good, one = torch.ones(2, WIDTH), torch.ones(WIDTH)
     assert all(part.isnan().all() for part in kernels.AddNorm.apply(good, bad, None, one, None, 1e-5, 0.0, True))
     assert kernels.Gelu.apply(bad, None, False, 0.0).isnan().all()
-    qkv = torch.cat([bad, good, good], 1)
-    assert kernels.Attention.apply(qkv, None, torch.tensor([0, 2]), 1, 0.0).isnan().all()
+    for dtype in TOLERANCE:
+        qkv = torch.cat([bad, good, good], 1).to(dtype)
+        assert kernels.Attention.apply(qkv, None, torch.tensor([0, 2]), 1, 0.0).isnan().all()
     targets = torch.zeros(2, dtype=torch.int64)
     losses, _, sampled = kernels.Predict.apply(bad, one * 0, targets, torch.rand(2), targets[:0], 1.0)
     assert losses.isnan().all() and (sampled == -1).all()
