@@ -47,8 +47,7 @@ ONE_ANSWER = Problem(
     "not trained (its loss has no weight, or its weights are frozen), its outputs are saturated by a learning rate that is too high, or "
     "the weights that it starts from do not belong to its head.",
     "Look at the AUC instead of the accuracy. Check that objective.disc_weight is 50 (auto: 10) and that every weight is trained; try "
-    "a fifth of "
-    "the --optim.lr.",
+    "a fifth of the --optim.lr.",
 )
 SPIKES = Problem(
     "the loss has spikes",

@@ -131,7 +131,7 @@ def check_fits(path: Path, before: StoredConfig, config: PretrainConfig, data: D
 
 
 def other_tokenizer(before: DataDescription, now: DataDescription) -> list[str]:
-    """By kind and size: hashes tell nobody anything."""
+    """The change by kind and size; a hash would mean nothing to the reader."""
     old, new = (f"{one.tokenizer_kind or 'one'} with {one.vocab_size:,} tokens" for one in (before, now))
     return [f"tokenizer {old} -> {'another ' if old == new else ''}{new}"]
 

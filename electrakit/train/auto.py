@@ -81,7 +81,7 @@ def measure_speed(config: PretrainConfig, group: ProcessGroup) -> float:
     Not compiled, which would take minutes, and without the exchange between processes.
     """
     num_rows = max(1, TIMED_TOKENS[group.device.type] // config.length)
-    config = override(config, {"batch_size": num_rows, "micro_batch": num_rows, "optim": {"warmup_steps": 0}})
+    config = override(config, {"batch_size": num_rows, "micro_batch": num_rows})
     config = replace(hardware_choices.choose_precision_and_compiler(config, group, None), compile=False)
     with torch.random.fork_rng(devices=[]):
         seconds = time_steps(config, group)

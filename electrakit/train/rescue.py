@@ -29,7 +29,7 @@ def check_folder(state: TrainState) -> None:
 
 
 def is_gone(state: TrainState) -> bool:
-    """Whether what we write would land in a folder that nobody sees, or that another process writes by now.
+    """Whether the run folder was removed, or another process writes to it now.
 
     A log that was removed alone is no reason to stop. The lock's file is open: no new file has its number, as a new folder may.
     """

@@ -51,6 +51,7 @@ CASES = [
     *((name, {}) for name in NAMES if name != "alectra"),
     ("alectra", {"VARIANTS": "albert encoder", "TASKS": "rte"}),
     ("own_corpus", {"CORPUS": "my texts", "GLUE": "glue", "BUDGET": "10m", "CASED": "1", "GPUS": "2", "MORE": "--batch-size 64"}),
+    ("own_corpus", {"PRESET": "auto", "BUDGET": "10m"}),
     ("small_owt", {"STYLE": "official", "STEPS": "62500"}),
     ("alectra", {"TRIALS": "0", "VARIANTS": "bert"}),
     ("continue_from_released", {"CHECKPOINT": "electra_small", "GLUE": "glue"}),

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from electrakit.common.errors import UserError
 from electrakit.common.words import format_number
 from electrakit.config.pretrain import PretrainConfig
-from electrakit.model import auto
 from electrakit.model.auto import (
     DROPOUT,
     LADDER,
@@ -22,12 +21,7 @@ from electrakit.model.auto import (
     body_parameters,
 )
 from electrakit.model.counts import num_muon_parameters, useful_flops
-
-
-def choose(seconds, speed, *arguments, **more):
-    """At a speed that does not depend on the size."""
-    return auto.choose(seconds, lambda size: speed, *arguments, **more)
-
+from tests.helpers.steady_speed import choose
 
 SPEEDS = st.floats(1e9, 1e15)
 BUDGETS = st.floats(60, 30 * 86_400)

@@ -9,7 +9,6 @@ import electrakit as ek
 from electrakit.cli.preset_arguments import config_from_arguments
 from electrakit.cli.show_preset import show
 from electrakit.common.errors import UserError
-from electrakit.model import auto as rules
 from electrakit.model.auto import (
     DEFAULTS,
     LADDER,
@@ -22,12 +21,7 @@ from electrakit.model.counts import useful_flops
 from electrakit.runs.settings import read_config
 from electrakit.train import auto
 from electrakit.train.distributed import join_process_group
-
-
-def choose(seconds, speed, *arguments, **more):
-    """At a speed that does not depend on the size."""
-    return rules.choose(seconds, lambda size: speed, *arguments, **more)
-
+from tests.helpers.steady_speed import choose
 
 SMALL = {"discriminator": {"num_layers": 1}, "generator": {"num_layers": 1}, "batch_size": 4, "valid_rows": 8}
 
@@ -116,9 +110,10 @@ def test_show_prints_the_reasons_and_then_the_settings(shards, set_speed, capsys
     set_speed(60e9)
     show(["auto", "--budget", "8h", "--data", str(shards), "--optim.lr", "0.0017", "--batch_size=16"])
     text = capsys.readouterr().out
-    for words in ("at 60 GFLOP/s", "8 h 0 min", "epochs over the corpus", "lr 0.0017", "of 16 rows", "warm-up"):
+    for words in ("at 60 GFLOP/s", "8 h 0 min", "epochs over the corpus", "lr 0.0017 (AdamW", "of 16 rows", "warm-up"):
         assert words in text
     assert text.index("speed:") < text.index("optimizer")
+    assert "the clock decides" in text and "word vectors from counts" in text
     show(["auto", "--budget", "30m", "--vocab-size", "5000", "--length", "64"])
     text = capsys.readouterr().out
     assert "assumed" in text and "5,000" in text and "rows of 64 tokens" in text and "warning" not in text

@@ -17,10 +17,11 @@ import torch
 from safetensors.torch import load_file
 
 from electrakit import presets, pretrain
-from electrakit.model.auto import STEPS_SHARE, choose
+from electrakit.model.auto import STEPS_SHARE
 from electrakit.runs.files import PretrainRun, read_metrics
 from electrakit.runs.settings import read_config
 from tests.helpers.processes import HANG, wait_until
+from tests.helpers.steady_speed import choose
 from tests.helpers.torchrun import QUIET, WORKER, finished, losses, torchrun
 
 
@@ -246,7 +247,7 @@ def test_two_processes_decide_for_their_speeds_together(shards, tmp_path):
     finished(torchrun(given, code=AUTO_WORKER))
     manifest = json.loads((shards / "manifest.json").read_text())
     num_tokens = manifest["splits"]["train"]["rows"] * 32
-    expected = choose(2 * 86_400, lambda size: 3e9 * STEPS_SHARE, num_tokens, manifest["vocab_size"], 32, batch_size=4)
+    expected = choose(2 * 86_400, 3e9 * STEPS_SHARE, num_tokens, manifest["vocab_size"], 32, batch_size=4)
     assert read_config(tmp_path / "run").settings.steps == expected.config.steps
 
 

@@ -1,5 +1,6 @@
 """What is fast is chosen by the machine, and `plain` switches it off."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from electrakit.model import kernels
 from electrakit.objective.build import build_objective
 from electrakit.train import hardware_choices
 from electrakit.train.distributed import ProcessGroup
+from electrakit.train.optim import Muon
+from electrakit.train.state import TrainState
 
 SPECIAL_IDS = {"pad": 0, "cls": 1, "sep": 2, "mask": 3}
 CPU, GPU = ProcessGroup(torch.device("cpu")), ProcessGroup(torch.device("cuda", 0))
@@ -118,6 +121,14 @@ before = kept(); give_back_memory(); print(before - kept())
 """
     given = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     assert given > 300_000  # of 400,000 kB
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_muon_multiplies_in_the_precision_of_the_run(shards, tmp_path, precision, dtype):
+    config = ek.presets.modern_tiny(data=shards, run=tmp_path / "run", precision=precision)
+    (tmp_path / "run").mkdir()
+    with contextlib.closing(TrainState(config, None, CPU)) as state:
+        assert [part.dtype for part in state.optimizer.parts if isinstance(part, Muon)] == [dtype]
 
 
 @pytest.mark.long
